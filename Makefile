@@ -22,7 +22,8 @@
 #   make perfcheck  instructions per message, counted by valgrind, compared with the baseline;
 #                 UPDATE=1 updates the baseline;  ARGS=--functions shows them by function
 #   make soak     half an hour of chaos on a private cluster under load: docs/LOADTEST.md;
-#                 ARGS="--minutes=10 --seed=7";  TESTS=tests/crash  the long tests in that directory
+#                 ARGS="--minutes=10 --seed=7";  TESTS=tests/crash  the long tests in that directory,
+#                 and 20 times as many runs with random input as in `make test`
 #   make clients  install the npm packages that the tests of third-party clients need
 #   make docs     the documentation site, in build/site; ARGS=serve serves it on 127.0.0.1:8000 and
 #                 rebuilds it when files change
@@ -132,7 +133,8 @@ soak: $(BUILT) $(VENV)/.extra-test
 ifeq ($(origin TESTS),file)
 	$(BIN)/python -m loadtest.chaos $(ARGS)
 else
-	$(BIN)/python -m pytest $(TESTS) -m soak --timeout=7200 $(PYTEST)
+	NSQCY_RUNS=$${NSQCY_RUNS:-20} $(BIN)/python -m pytest $(TESTS) \
+		-m "soak or random or hypothesis" --timeout=7200 $(PYTEST)
 endif
 
 clients: node_modules/.ready
@@ -198,11 +200,13 @@ cov: trace
 
 # -- checking
 
+# The examples import packages that `make test` installs.
 lint: $(BUILT) $(VENV)/.extra-dev
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint cext/nsqcy
 	$(BIN)/mypy
+	@test ! -e $(VENV)/.extra-test || $(BIN)/mypy --strict $(wildcard examples/*.py)
 	$(BIN)/python -m release.language
 	@$(MAKE) --no-print-directory stubtest
 

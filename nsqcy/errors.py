@@ -70,7 +70,7 @@ class NotWritten(NsqError):
 
 class RequestError(NsqError):
     """Failed outgoing request: the status and body of the response, or status 0 if there was no
-    response. `path` is that of the request, if known."""
+    response. `path` is the path of the request, if known."""
 
     def __init__(self, text: str, status: int = 0, body: bytes = b"", path: str = "") -> None:
         super().__init__(text)

@@ -67,8 +67,8 @@ def against_go() -> str:
         "stated. Go's figures are not from this run: they were recorded once on a two-core machine "
         f"under the same load. nsqd met {sum(kept)} of its {len(kept)} own targets in this run. "
         f"[Benchmarks](docs/BENCHMARKS.md#targets) marks the {len(kept) - sum(kept)} that it "
-        "missed, and those in comparison with other brokers, and lists all conditions, figures and "
-        "latencies.\n"
+        "missed, marks the missed targets of the comparison with other brokers, and lists all "
+        "conditions, figures and latencies.\n"
     )
     return table(["", OURS, "Go's nsqd 1.3.0"], rows) + f"\n{text}"
 

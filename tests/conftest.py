@@ -24,6 +24,7 @@ from nsqcy.testing.wire_client import Conn, Frame, Hangup
 from support import fork_server
 from support.fake_auth_server import AuthServer
 from support.nsqd_process import FOREIGN, Nsqd, environment, held_ports
+from support.runs import runs
 from support.sanitizer import SANITIZED
 
 TESTS = Path(__file__).parent
@@ -55,7 +56,7 @@ FREE = 4 << 30  # bytes, many times what the tests use at once
 numbers = itertools.count(1)
 
 # A deadline would depend on the load of the machine.
-settings.register_profile("nsqcy", deadline=None)
+settings.register_profile("nsqcy", deadline=None, max_examples=runs(50))
 settings.load_profile("nsqcy")
 
 # A shell makes its background jobs ignore SIGINT, and programs inherit this from the tests.
@@ -91,6 +92,7 @@ def use_memory_disk() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "early: runs first, waits long beside the others")
     config.addinivalue_line("markers", "real_disk: `tmp_path` is on a disk, not in memory")
+    config.addinivalue_line("markers", "random: has random input; `make soak` runs it longer")
     config.addinivalue_line("markers", "ours: differs from NSQ on purpose; docs/COMPATIBILITY.md")
     config.addinivalue_line("markers", "real_start: executes all programs, and forks none")
     use_memory_disk()

@@ -15,7 +15,7 @@ from loadtest.bench import clients, daemon, everything, procfs, speed
 from loadtest.bench.scenarios import SCENARIOS, UNRECORDED
 from loadtest.bench.tasks import scenarios as tasks
 
-SHORT = {  # what these words mean
+SHORT = {  # short commands, and the arguments that they stand for
     "memory": ["speed", "--only=memory,topics,idle"],
     "curves": ["all", "--only=curves"],
 }

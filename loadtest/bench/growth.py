@@ -16,7 +16,7 @@ from loadtest.bench.markdown import table
 CHART = "benchmarks-curves.svg"
 TOLERANCE = 0.1  # smaller differences between exponents are noise
 STEEP = 0.3  # for a single step: a factor of 2 if the quantity grows by a factor of 10
-MANY = 100  # with fewer things, the memory and CPU time of each are not known exactly
+MANY = 100  # for smaller quantities, memory and CPU time per unit are imprecise
 UNITS = ("µs of CPU per message", "messages per second", "MB of memory")
 
 Row = dict[str, Any]
@@ -28,7 +28,7 @@ class Curve:
     10 channels is 10 copies, but a message to one of 10 topics is still one message."""
 
     title: str
-    thing: str  # singular, for the memory of each; "": no memory for each
+    thing: str  # a unit of the quantity, in the singular; "": its memory is not shown
     about: str
     work: int = 0
 
@@ -41,36 +41,36 @@ WAITING = Curve(
     "messages waiting",
     "message",
     "Messages are published in batches of 200, wait in one channel, and are then consumed. CPU "
-    "and rate cover both. Up to 100,000 messages, the work is repeated, and later rounds reuse the "
-    "memory of the first one; with more messages, all memory is new. Beyond half of the free "
-    "memory, nsqd writes messages to disk.",
+    "and rate cover publishing and consuming. Up to 100,000 messages, the work is repeated, and "
+    "later rounds reuse the memory of the first round; with more messages, all memory is new. "
+    "Beyond half of the free memory, nsqd writes messages to disk.",
 )
 TOPICS = Curve(
     "topics",
     "topic",
     "Every topic is created by a message. Then further messages are published to the topics in "
-    "rotation, one by one in writes of 100; only these are measured.",
+    "rotation, one by one in writes of 100; only these further messages are measured.",
 )
 CHANNELS = Curve(
     "channels of one topic",
     "channel",
     "Messages are published in batches of 200, and then consumed from every channel by a consumer "
-    "of its own. CPU and rate cover both, per published message. Memory is measured while the "
-    "channels are empty.",
+    "of its own. CPU and rate cover publishing and consuming, per published message. Memory is "
+    "measured while the channels are empty.",
     work=1,
 )
 CONNECTIONS = Curve(
     "connections",
     "connection",
-    "The consumers, each with `RDY 1`, empty one channel together. The maximum is the number "
-    "of files that a process may open on this machine. Memory is measured before the first "
-    "message.",
+    "The consumers, each with `RDY 1`, empty one channel together. The largest number of "
+    "connections is limited by the number of files that a process may open on this machine. Memory "
+    "is measured before the first message.",
 )
 WORKERS = Curve(
     "workers",
     "",
-    "Producers and consumers use 16 topics, and nsqd has this number of workers. The load "
-    "generator shares the cores.",
+    "Producers and consumers use 16 topics, and nsqd has the given number of workers. "
+    "The load generator shares the cores.",
 )
 SIZE = Curve(
     "bytes of a message",
@@ -156,7 +156,7 @@ def _verdict(found: float, work: int) -> str:
         return "total CPU time grows **faster than linearly**"
     if found > work - TOLERANCE:
         return "it grows linearly" if work else "it stays nearly constant"
-    return "it grows more slowly than linear" if work else "it falls"
+    return "it grows more slowly than linearly" if work else "it falls"
 
 
 def _table(curve: Curve, rows: Sequence[Row]) -> str:

@@ -31,7 +31,7 @@ BUSY = 0.9  # a load process that is busier than this limited the daemon
 IDLE = 1.5  # load average; above it, the machine was busy
 CHARTED = 4  # scenarios
 OWN_SECTION = ("durable", "copies", "curves", *stored.SECTIONS)
-TITLES = {  # of scenarios whose names say too little
+TITLES = {  # of scenarios whose names are not descriptive
     "peers": "comparison with other brokers",
     "copies": "copies on other machines",
     "synced": "waiting for a sync",

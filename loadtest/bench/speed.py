@@ -42,7 +42,7 @@ class Result:
     durability: str = MEMORY
     workers: int = 0  # number of workers; 0: unknown, because nsqd was already running
     busiest_cpu: float = 0.0  # CPU time of the daemon's busiest process
-    floor_cpu: float = 0.0  # CPU time of the floor for as many messages; 0: not measured
+    floor_cpu: float = 0.0  # CPU time of the floor for the same number of messages; 0: not measured
     figures: dict[str, float] = field(default_factory=dict)  # other measurements
     order: str = ""  # the figure that selects the median run; "": CPU per message
 

@@ -23,9 +23,9 @@ Class fsync: a publish is acknowledged once its messages would survive a power l
 (`appendfsync always`, an append-only file that is never rewritten) sync once for all waiting
 clients. NATS JetStream runs with `sync_interval: always`, beanstalkd with a binlog and `-f 0`,
 RabbitMQ with a durable classic queue and persistent messages. Clients send one message, or 100 in
-one write, and send the next ones once all are acknowledged. Slow contestants have fewer messages.
-"nsqcy's rate" is the median of each round's ratio; rates vary from round to round, because the
-contestants share a disk, so the ratio may differ from that of the two medians.
+one write, and send the next ones once all are acknowledged. Slow brokers get fewer messages.
+"nsqcy's rate" is the median of the ratios of all rounds; rates vary from round to round, because
+the brokers share a disk, so this median may differ from the ratio of the two median rates.
 """,
         {
             "msg/s": lambda row: f"{row['rate']:,.0f}",
@@ -55,7 +55,7 @@ are measured at that moment. beanstalkd and Redis read all messages before they 
 Class os. One connection creates the queues and publishes a message to each: topics of nsqd, streams
 of Redis, streams of JetStream, tubes of beanstalkd, durable classic queues of RabbitMQ. Then the
 server is stopped with SIGTERM and started again; the start ends with the delivery of a message.
-The CPU time of a queue includes its message. JetStream creates a consumer, and Redis a group, only
+The CPU time per queue includes its message. JetStream creates a consumer, and Redis a group, only
 for that delivery.
 """,
         {
@@ -71,7 +71,7 @@ for that delivery.
 
 Each connection is a consumer of one empty queue, and has requested its first message: `RDY 1` for
 nsqd, a pull request for JetStream (512 of them may wait), `basic.consume` for RabbitMQ. CPU is the
-time for connecting.
+CPU time for connecting.
 """,
         {
             "CPU µs per connection": lambda row: f"{row['daemon_us']:,.0f}",
@@ -84,7 +84,7 @@ HEAD = """## Brokers that keep messages in files
 
 One server of each broker runs at a time, on one disk of this machine; the comparison above is in
 memory. NATS server and Redis are builds from the Python package index, because Debian's are older;
-beanstalkd and RabbitMQ are Debian packages. A row without figures says why.
+beanstalkd and RabbitMQ are Debian packages. A row without figures gives the reason.
 """
 
 

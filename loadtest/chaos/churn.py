@@ -28,7 +28,7 @@ FRAME = struct.Struct(">i")
 
 
 def start(load: Load, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-    """These clients leave when the run becomes quiet."""
+    """Start the clients; return those that leave when the run becomes quiet."""
     works = [_look_around(load)]
     for node in load.cluster.nodes:
         works += [_come_and_go(load, node), _misbehave(load, node)]

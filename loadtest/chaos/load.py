@@ -58,7 +58,7 @@ class Load:
         self.bodies = Bodies(chance.getrandbits(32), SIZES)
         self.timeline = Timeline()
         self.quiet = asyncio.Event()  # publishers and misbehaving clients have stopped
-        self.forget = 0  # deliveries to finish without recording them
+        self.forget = 0  # number of deliveries to finish without recording them
         self._forgotten: set[tuple[Place, int, int]] = set()
         self.refusals: deque[Refusal] = deque(maxlen=REMEMBERED)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 CHUNK = 1 << 16
 TO_NSQD, TO_CLIENT = "to nsqd", "to client"  # directions
 DRIBBLED = 256  # bytes of a chunk that are sent one by one
-DROP = 0.002  # seconds between two such bytes
+DROP = 0.002  # seconds between two of these bytes
 LINGER = struct.Struct("ii")
 
 

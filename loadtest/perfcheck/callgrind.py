@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-MAX_SECONDS = 600  # seconds; a run takes about fifteen
+MAX_SECONDS = 600  # a run takes about fifteen seconds
 VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--dump-line=no"]
 
 # The environment contains nothing from the caller, because its size moves the stack. libc copies

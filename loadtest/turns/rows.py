@@ -15,7 +15,8 @@ class Sizes(NamedTuple):
 
 FULL = Sizes(topics=10_000, registrations=100_000, messages=1_000_000)
 SMALL = Sizes(topics=1_000, registrations=10_000, messages=100_000)
-"""For the tests: without slices, each of these still takes several times the limit."""
+"""For the tests. Work on any of these sizes would take several times the limit if it were not
+divided into slices."""
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ def headers_of(
     text: str = "",
 ) -> bytes:
     """Return the headers for a dead letter. `own` are the message's own headers, which follow the
-    new ones. An own header with the same name as a new one is removed; if they do not fit, all own
-    headers are removed. `text`: the consumer's reason, if it has rejected the message."""
+    new ones. A header in `own` with the name of a new one is removed; if the headers do not fit,
+    all of `own` is removed. `text`: the consumer's reason, if it has rejected the message."""
     ours = {
         "origin-topic": topic,
         "origin-channel": channel,

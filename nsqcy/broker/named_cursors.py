@@ -1,7 +1,7 @@
 """Named cursors: readers of a topic's log and their positions.
 
-Owns the cursors' names, positions and ages, but not the log: the topic queries which records the
-cursors retain, and reports which records exist.
+Owns the cursors' names, positions and ages, but not the log: the topic finds out here which records
+the cursors retain, and reports which records exist.
 """
 
 from collections import OrderedDict

@@ -24,11 +24,11 @@ from nsqcy.storage.journal import EpochState, PartState, pack_part, unpack_parts
 
 HOUR = 3600 * 1_000_000_000
 
-MAX_PRODUCERS = 1000  # producers per topic; beyond that, the least recently used one is forgotten
-MAX_EPOCHS = 64  # per producer; likewise
+MAX_PRODUCERS = 1000  # per topic; beyond that, the least recently used producer is forgotten
+MAX_EPOCHS = 64  # per producer; beyond that, the least recently used epoch is forgotten
 MAX_PARTS = 10_000  # maximum parts per epoch; further parts are rejected
 PARTS_OF_TOPIC = 100_000  # limit above which entire epochs are forgotten, least recently used first
-EXPIRY = 24 * HOUR  # ns since the epoch's last use
+EXPIRY = 24 * HOUR  # ns since its last use after which an epoch is forgotten
 
 Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by index in the chunk
 
@@ -149,7 +149,7 @@ class Producers:
         # Both levels are ordered by last use.
         self._producers: OrderedDict[int, OrderedDict[int, Epoch]] = OrderedDict()
         self._parts = 0
-        self._waiting: deque[Attempt] = deque()  # sorted by the end
+        self._waiting: deque[Attempt] = deque()  # sorted by end
         self._highest: dict[tuple[int, int, int], tuple[int, int]] = {}  # waiting: chunk, attempts
         self._found: dict[ChunkName, tuple[int, list[tuple[int, int]]]] = {}  # count, ranges
 
@@ -227,7 +227,7 @@ class Producers:
             self._highest[name[:3]] = (chunk, attempts - 1)
 
     def _accept(self, name: ChunkName, missing: Ranges) -> None:
-        # The epoch keeps its place in the order of use: wanted() has made it the newest.
+        # The epoch keeps its position in the order of use: wanted() has made it the newest.
         epoch = self._epoch(name, 0)
         if name.part not in epoch.chunks:
             self._parts += 1

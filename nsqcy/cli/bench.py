@@ -27,7 +27,7 @@ from nsqcy.users import token_file
 STAMP = struct.Struct(">q")
 IN_FLIGHT = 2500  # maximum messages in flight per consumer
 BUCKETS = 20  # latency buckets per power of ten
-DRAIN = 10.0  # seconds to wait for the last messages
+DRAIN = 10.0  # maximum seconds to wait for the last messages
 
 
 @dataclass

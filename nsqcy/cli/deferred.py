@@ -15,7 +15,7 @@ from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.config.commands import Commands
 from nsqcy.errors import RequestError
 
-PAGE = 1000  # messages per request; nsqd's limit
+PAGE = 1000  # maximum messages per request, as in nsqd
 NOT_FOUND = 404
 
 

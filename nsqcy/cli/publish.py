@@ -18,7 +18,7 @@ from nsqcy.cluster.web_client import describe
 from nsqcy.config.durations import MILLISECOND
 from nsqcy.errors import RequestError
 
-BATCH = 100  # messages of stdin per request
+BATCH = 100  # maximum messages from stdin per request
 LIMITS = {
     "INVALID_DEFER": "nsqd's options --max-defer-timeout and --max-req-timeout (default 1h) limit "
     "the delay; max_defer_timeout in the topic's policy overrides them",

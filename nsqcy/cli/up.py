@@ -73,7 +73,7 @@ SEE_HELP = "; see nsqcy up --help"
 DEMO_MODULE = "nsqcy.cli.demo"
 TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in start order
 MODULES = {name: f"nsqcy.{name}.main" for name in TABLES}
-PREFIXED = ("nsqlookupd", "nsqadmin")  # their flags begin with their name
+PREFIXED = ("nsqlookupd", "nsqadmin")  # flags of these daemons begin with the daemon's name
 
 # Defaults that differ from the daemons' own.
 DEFAULTS = {
@@ -266,18 +266,18 @@ class Up:
         self._lookupd = lookupd
         self._nsqds = nsqds
         self._admin = admin
-        self._shared = shared  # if there are several nsqds
+        self._shared = shared  # None for a single nsqd
         self._demo = demo
         self._is_temporary = is_temporary
         self._load: Child | None = None  # the running demo
         self._log = Log("[nsqcy up] ")
         self._children: list[Child] = []
-        self._nodes: dict[Child, Plan] = {}  # running nsqds, if there are several
+        self._nodes: dict[Child, Plan] = {}  # running nsqds; empty for a single one
         self._due: dict[str, tuple[float, Plan]] = {}  # nsqds to be restarted, and when
         self._has_started = False  # whether all daemons have been ready
         self._lookupd_address = ""
         self._terminated: set[Child] = set()
-        self._blamed: Child | None = None  # exited on its own
+        self._blamed: Child | None = None  # the daemon that exited on its own
         self._asked_to_stop = False
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -288,7 +288,7 @@ class Up:
             _write(self._shared)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(signum, lambda *_: None)  # the byte in the pipe is handled instead
+            signal.signal(signum, lambda *_: None)  # the signal's byte in the pipe is handled
         signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
         code = 0
         try:

@@ -111,7 +111,7 @@ __all__ = [
     "finish",
 ]
 
-MAX_CALLS = 64  # concurrent queries and name resolutions of one consumer or producer
+MAX_CALLS = 64  # maximum concurrent queries and name resolutions of one consumer or producer
 ENDS = (SystemExit, KeyboardInterrupt, GeneratorExit)
 MAX_STRETCH = 0.01  # maximum seconds for which handlers that never await may occupy the loop
 
@@ -441,9 +441,10 @@ class Consumer(ConsumerView, _Face):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
     `topic` is one topic or several. With several, `max_in_flight` limits all of them together, and
-    `message.topic` distinguishes their messages. Instead, `topics_pattern` is a regular expression
-    that matches entire topic names. Topics created later are also found: through lookupds, or
-    through `nsqd_http_addresses`, the HTTP addresses of `nsqd_tcp_addresses` in the same order.
+    `message.topic` distinguishes their messages. `topics_pattern`, an alternative to `topic`, is a
+    regular expression that matches entire topic names. Topics created later are also found: through
+    lookupds, or through `nsqd_http_addresses`, the HTTP addresses of `nsqd_tcp_addresses` in the
+    same order.
 
     The program takes messages by iteration (`async for`, `batches`) and answers them. Or it passes
     a `message_handler`, a function or coroutine function. The handler's result answers the message:

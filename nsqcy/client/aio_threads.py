@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MAX_REQUESTS = 32  # concurrent requests of one NsqdAdmin
+MAX_REQUESTS = 32  # maximum concurrent requests of one NsqdAdmin
 
 
 class Threads:

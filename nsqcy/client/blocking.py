@@ -90,9 +90,10 @@ class Consumer(ConsumerView):
     """Consumer of one channel, from fixed nsqds, from nsqds found by lookupds, or from both.
 
     `topic` is one topic or several. With several, `max_in_flight` limits all of them together, and
-    `message.topic` distinguishes their messages. Instead, `topics_pattern` is a regular expression
-    that matches entire topic names. Topics created later are also found: through lookupds, or
-    through `nsqd_http_addresses`, the HTTP addresses of `nsqd_tcp_addresses` in the same order.
+    `message.topic` distinguishes their messages. `topics_pattern`, an alternative to `topic`, is a
+    regular expression that matches entire topic names. Topics created later are also found: through
+    lookupds, or through `nsqd_http_addresses`, the HTTP addresses of `nsqd_tcp_addresses` in the
+    same order.
 
     The program takes messages by iteration, get() or batches(), and answers them in any thread. Or
     it passes a `message_handler`, which `concurrency` threads run. The handler's result answers the

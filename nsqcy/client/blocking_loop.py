@@ -34,8 +34,8 @@ from nsqcy.client.threads_or_greenlets import Runtime
 from nsqcy.client.user_code import call, log
 from nsqcy.errors import LayerError
 
-MAX_RECEIVED = 1 << 18  # bytes received from a socket per call
-MAX_PIECES = 8  # chunks of output sent before other connections get their turn
+MAX_RECEIVED = 1 << 18  # maximum bytes received from a socket per call
+MAX_PIECES = 8  # maximum chunks of output sent before other connections get their turn
 
 AT_EXIT = 1.0  # seconds that all unclosed consumers and producers may delay the program's exit
 NO_THREAD = "cannot start a thread"
@@ -45,7 +45,7 @@ PROGRAM_ENDS = (KeyboardInterrupt, SystemExit)
 
 class Driver:
     """Sends and receives the bytes of one connection. Any thread may call `wake`, which makes the
-    loop send pending output; only the loop calls the rest."""
+    loop send pending output; only the loop calls the other methods."""
 
     def __init__(self, loop: "Loop", connection: Connection) -> None:
         self.connection = connection

@@ -349,7 +349,7 @@ class ConsumerCore(Core[Nsqd]):
             self._net.deliver(messages)
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
-        """Handle the response to SUB."""
+        """Do nothing: the response to SUB needs no action."""
 
     def response(self, connection: Connection, data: bytes, now: float) -> None:
         self.answered(now)

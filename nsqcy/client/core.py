@@ -26,7 +26,7 @@ from nsqcy.client.user_code import call, log
 
 PATIENCE = 1.0  # seconds until a graceful end logs its pending work
 STEADY = 5.0  # seconds after which a connection counts as working
-MAX_LINES = 5  # consecutive lines about one nsqd; then one per second
+MAX_LINES = 5  # maximum consecutive lines about one nsqd; after that, one per second
 
 
 class Net(Protocol):
@@ -99,7 +99,7 @@ N = TypeVar("N", bound=Nsqd)
 
 
 class Core(Owner, Generic[N]):
-    """The nsqds of a consumer or producer. Only one thread, its Net's, calls it."""
+    """The nsqds of a consumer or producer. Only the thread of its Net calls its methods."""
 
     kind: str
     nsqd: type[N]

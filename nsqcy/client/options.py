@@ -177,7 +177,7 @@ class ConnectionOptions:
         "handshake is always allowed at least 10 s",
         POSITIVE,
     )
-    local_address: str | None = option(None, STRING, "local host[:port] to connect from")
+    local_address: str | None = option(None, STRING, "local address (host[:port]) to connect from")
     max_msg_size: int = option(
         0, INT, "maximum message size to accept; 0 for no limit", between(0, 0x7FFFFFFF - 64)
     )
@@ -195,7 +195,7 @@ class ConnectionOptions:
     )
     topology_region: str = option("", STRING, "this client's region")
     topology_zone: str = option("", STRING, "this client's zone")
-    # Created once from tls_options, because all connections share it.
+    # All connections share this context, which is created from tls_options.
     tls_context: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -323,7 +323,8 @@ class ConsumerOptions:
         False,
         BOOL,
         "subscribe on every nsqd that the lookupds list, not only on those that have the topic, "
-        "and create the topic there: for replies and broadcasts, which cannot wait for a query",
+        "and create the topic there: for replies and broadcasts, which cannot wait for the next "
+        "lookupd query",
     )
     close_timeout: float = option(
         30.0, FLOAT, "seconds to wait for messages in flight when closing", NOT_NEGATIVE
@@ -515,7 +516,7 @@ def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
 
 
 def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
-    """Return the TLS context: the trusted servers, and the client's certificate. Raises ValueError
+    """Return the TLS context, with the trusted CAs and the client's certificate. Raises ValueError
     for an unknown option or an unreadable file."""
     if isinstance(options, ssl.SSLContext):
         return options

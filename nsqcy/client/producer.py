@@ -45,7 +45,7 @@ from nsqcy.names import is_valid_name, quote
 # full.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MAX_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
-MAX_HEADS = 1000  # topics with cached command lines
+MAX_HEADS = 1000  # maximum topics with cached command lines
 # The maximum pause before a reconnect while publishes are waiting, in units of reconnect_interval.
 IMPATIENT_PAUSE = 4
 NOTHING = -1.0  # below the size of any body
@@ -405,8 +405,7 @@ class ProducerCore(Core[Nsqd]):
         elsewhere = error.code in WORTH_ANOTHER
         if nsqd in self._open:
             self._open.remove(nsqd)
-        # Skip an nsqd that accepts nothing while others accept publishes, for longer each
-        # time.
+        # Skip, for longer each time, an nsqd that accepts nothing while others accept publishes.
         if elsewhere and self._open:
             self._judge(nsqd, now)
             nsqd.failures += 1
@@ -422,7 +421,7 @@ class ProducerCore(Core[Nsqd]):
                 self._failed(publish.asker, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Heartbeats alone do not show that the nsqd works."""
+        """Do nothing: heartbeats alone do not show that the nsqd works."""
 
     # -- the rest
 

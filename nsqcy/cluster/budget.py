@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from nsqcy.errors import RequestError
 
 FREE = 1 << 20  # bytes of each response that are not counted
-MAX_MEMORY = 512 << 20  # bytes of all large responses together
-MAX_OBJECTS = 500_000  # objects and arrays in a large response
+MAX_MEMORY = 512 << 20  # maximum bytes of all large responses together
+MAX_OBJECTS = 500_000  # maximum objects and arrays in a large response
 MAX_VALUES = 4_000_000
 OBJECT, VALUE = 400, 40  # estimated bytes of a decoded object or array, and of a value in it
 
@@ -43,8 +43,8 @@ class Budget:
         self._changed = threading.Condition(self._lock)
 
     def take(self, size: int, held: int, deadline: float) -> None:
-        """Wait until this many bytes are available. held: bytes that the response already has.
-        deadline: of the monotonic clock. Raises RequestError."""
+        """Wait until this many bytes are available, and take them. held: bytes that the response
+        already has. deadline: a time of the monotonic clock. Raises RequestError."""
         with self._lock:
             if self.used + size > self.maximum:
                 self._wait(size, held, deadline)

@@ -23,7 +23,7 @@ from nsqcy.names import host_port, is_valid_name, valid_names
 from nsqcy.util import gojson
 
 MAX_ANSWER = 32 << 20  # bytes
-MAX_PRODUCERS = 10_000  # nsqds in a response
+MAX_PRODUCERS = 10_000  # maximum nsqds in a response
 NOT_FOUND = 404
 
 Key = TypeVar("Key")
@@ -45,7 +45,8 @@ class Producer:
     remote_address: str = ""  # the nsqd's address as seen by the nsqlookupd
     topology_region: str = ""
     topology_zone: str = ""
-    authenticated: bool = field(default=False, compare=False)  # to the nsqlookupd that lists it
+    # Whether the nsqlookupd reports that the nsqd has authenticated to it.
+    authenticated: bool = field(default=False, compare=False)
     # Topic -> whether it has a tombstone. Only in responses to /nodes.
     topics: Mapping[str, bool] = field(default_factory=dict, compare=False)
 
@@ -200,11 +201,13 @@ def lookup_url(address: str, topic: str) -> str:
 
 
 def lookupd_url(address: str, name: str) -> str:
-    """Return the URL of a different endpoint, for example /nodes, next to /lookup. Raises
-    ValueError."""
+    """Return the URL of a different endpoint, for example /nodes, next to /lookup. `name` may end
+    in a query. Raises ValueError."""
     url = daemon_url(address)
     folder = (url.path or "/").rpartition("/")[0]
-    return url._replace(path=f"{folder}/{name}").url
+    path, _, query = name.partition("?")
+    both = "&".join(filter(None, [query, url.query]))
+    return url._replace(path=f"{folder}/{path}", query=both or None).url
 
 
 def bearer(secret: str | bytes | None) -> dict[str, str]:
@@ -290,9 +293,10 @@ def nodes(
     auth_secret: str | bytes | None = None,
     with_topics: bool = True,
 ) -> Found:
-    """Query all nsqds, with or without their topics. With a topic, omit nsqds that a tombstone
-    hides from it."""
-    urls = {address: lookupd_url(address, "nodes") for address in addresses}
+    """Query all nsqds, with or without their topics; NSQ's nsqlookupd always sends these. With a
+    topic, omit nsqds that a tombstone hides from it."""
+    path = "nodes" if with_topics else "nodes?topics=false"
+    urls = {address: lookupd_url(address, path) for address in addresses}
     outcome = _ask(urls, parse_nodes if with_topics else parse_lookup, web, auth_secret)
     note_proved(outcome.values, web, all_nodes=True)
     shown = {
@@ -322,10 +326,16 @@ def note_proved(
 
 
 def topics(
-    addresses: Sequence[str], *, web: WebClient, auth_secret: str | bytes | None = None
+    addresses: Sequence[str],
+    *,
+    web: WebClient,
+    auth_secret: str | bytes | None = None,
+    abandoned: bool = False,
 ) -> Outcome[str, list[str]]:
-    """Query the names of all topics. The result is keyed by nsqlookupd."""
-    urls = {address: lookupd_url(address, "topics") for address in addresses}
+    """Query the names of all topics. The result is keyed by nsqlookupd. abandoned: only those that
+    no active nsqd has; NSQ's nsqlookupd sends all of them even so."""
+    path = "topics?abandoned=true" if abandoned else "topics"
+    urls = {address: lookupd_url(address, path) for address in addresses}
     return _ask(urls, parse_topics, web, auth_secret)
 
 

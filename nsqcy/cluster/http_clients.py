@@ -36,7 +36,7 @@ from nsqcy.names import host_port, is_valid_name, one_line, quote
 from nsqcy.util import gojson
 
 MAX_ANSWER = discovery.MAX_ANSWER
-MAX_SHOWN = 100  # bytes of an invalid response to show in an error
+MAX_SHOWN = 100  # maximum bytes of an invalid response that an error shows
 
 
 def _named(*names: str) -> dict[str, str]:

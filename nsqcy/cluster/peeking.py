@@ -9,9 +9,9 @@ from typing import Any
 
 from nsqcy.errors import RequestError
 
-PAGE = 100  # messages per request; nsqd's limit
-MAX_BODY = 512 << 10  # bytes of a body; nsqd's limit
-MAX_EMPTY = 1000  # consecutive pages without messages
+PAGE = 100  # maximum messages per request, as in nsqd
+MAX_BODY = 512 << 10  # maximum bytes of a body; nsqd's limit
+MAX_EMPTY = 1000  # maximum consecutive pages without messages
 
 Page = Callable[[int, str | None], dict[str, Any]]  # at most N messages from a `start` on
 

@@ -14,16 +14,16 @@ from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelStats, ClientStats, Names, TopicStats
 from nsqcy.names import is_ephemeral
 
-MIN_GROWTH = 1.0  # messages per second; slower growth is within the precision of a short sample
+MIN_GROWTH = 1.0  # messages per second; a short sample is not precise enough for slower growth
 MIN_GROWTH_SHARE = 0.02  # share of the received messages: a busy queue is never constant
-MIN_SECONDS = 10.0  # a backlog of less than this much growth may be a burst
-MIN_FAILURES = 0.1  # failed attempts per second
+MIN_SECONDS = 10.0  # a backlog worth fewer seconds of growth may be a burst
+MIN_FAILURES = 0.1  # minimum failed attempts per second
 TIMEOUT_SHARE = 0.05  # timeouts per attempt
 SLOW_SHARE = 0.1  # share of the median finish rate of a channel's consumers
-MIN_CONSUMERS = 3  # number of consumers for a meaningful median
+MIN_CONSUMERS = 3  # minimum number of consumers for a meaningful median
 DISK_WARNING, DISK_ERROR = 0.1, 0.02  # free share of a disk
 CERTIFICATE_DAYS = 30
-MAX_NAMES = 3  # maximum number of names to list; the others are counted
+MAX_NAMES = 3  # maximum number of names to list; the rest are only counted
 
 
 class Severity(IntEnum):

@@ -135,8 +135,8 @@ class CursorStats(NamedTuple):
 class ChannelStats(NamedTuple):
     """A channel on one node, or summed across `nodes`. `clients` is None if not queried; `latency`
     and `rates` are None if the node does not report them. `saturated`: number of consumers that
-    have as many messages in flight as their RDY count while others are waiting. `backing_off`:
-    number of consumers whose RDY count is 0 while messages are waiting."""
+    have as many messages in flight as their RDY count while other messages are waiting.
+    `backing_off`: number of consumers whose RDY count is 0 while messages are waiting."""
 
     topic: str
     name: str
@@ -406,7 +406,7 @@ def of_nsqd(
 
 
 class Leased(list[Item]):
-    """Rows of a response, which count in the budget as long as they are in use."""
+    """Rows of a response, which count towards the budget as long as they are in use."""
 
     def __init__(self, rows: Iterable[Item], lease: Lease | None) -> None:
         super().__init__(rows)

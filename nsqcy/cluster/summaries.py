@@ -39,7 +39,7 @@ from nsqcy.cluster.web_client import WebClient
 from nsqcy.names import is_ephemeral
 from nsqcy.util import gojson
 
-BUSIEST = 1000  # number of topics to request of each nsqd
+BUSIEST = 1000  # number of topics to request from each nsqd
 AT_ONCE = 500  # maximum names in a request, so that its URL stays far below 64 KiB
 
 Key = TypeVar("Key")

@@ -39,7 +39,7 @@ PORTS = {"http": 80, "https": 443}
 MAX_ERROR = 64 << 10  # maximum bytes of an error response that are read
 MAX_LENGTH = 20  # maximum characters of a Content-Length that are quoted
 MAX_SHOWN = 300  # maximum characters of an error response that are quoted
-MAX_INFORMATIONAL = 5  # 1xx responses before the final one; Go's clients accept as many
+MAX_INFORMATIONAL = 5  # maximum 1xx responses before the final one, as in Go's clients
 TIMED_OUT = "timed out"
 
 # Responses of the TCP ports of nsqd and nsqlookupd to an HTTP request.

@@ -66,7 +66,7 @@ class Feed:
         """Size of the part of each file that the holder had before the fill."""
         self.unacknowledged = 0
         self.mends: dict[str, int] = {}
-        """Number of repairs of each file here at the time when sending began."""
+        """For each file, the number of local repairs before sending began."""
         self.mending: set[str] = set()
         """Files that are being verified after they were sent."""
         self.mended: set[str] = set()

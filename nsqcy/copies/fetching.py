@@ -82,7 +82,7 @@ class Fetches:
             query.done(Outcome.FOUND, message.data)
             return
         if message.outcome not in ("", "missing"):
-            query.has_everyone = False  # unreadable, or an outcome of a later version
+            query.has_everyone = False  # unreadable, or a later version's outcome
         self._continue(query, now)
 
     def lost(self, node: str, now: float) -> None:

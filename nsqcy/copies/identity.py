@@ -55,19 +55,19 @@ class Standing(StrEnum):
 
     CURRENT = "current"
     SUCCESSOR = "successor"
-    """It has replaced the registry that the node knows, or is the node's first one."""
+    """The registry has replaced the one that the node knows, or is the node's first one."""
     NEW = "new"
     """Neither the registry nor the node has an identity."""
     LOST = "lost"
-    """It has lost its data."""
+    """The registry has lost its data."""
     OLDER = "older"
-    """It has lost changes that the node has acted on."""
+    """The registry has lost changes that the node has acted on."""
     FOREIGN = "foreign"
-    """It is another registry."""
+    """The registry is not the one that the node knows."""
 
 
 BROKEN = frozenset({Standing.LOST, Standing.OLDER, Standing.FOREIGN})
-"""The contents of such a registry are ignored."""
+"""The node ignores the contents of a registry with one of these relations."""
 
 
 def judge(memory: Memory, found: Found) -> Standing:
@@ -107,8 +107,9 @@ def _newer(memory: Memory, theirs: Identity, otherwise: Standing) -> Standing:
 
 
 def successor(memory: Memory, found: Identity | None, new_id: str) -> Identity:
-    """Return the identity of the registry that replaces the one found and the one that the node
-    knows. Both come first in its ancestors: a node that knows one of them must accept it."""
+    """Return the identity of the registry that replaces both the registry that was found and the
+    one that the node knows. These two come first among its ancestors: a node that knows one of them
+    must accept it."""
     earlier = [each for each in (found, memory.identity) if each is not None]
     generation = max(1, memory.generation, *(each.generation for each in earlier))
     ids = [each.id for each in earlier] + [name for each in earlier for name in each.ancestors]

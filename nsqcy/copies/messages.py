@@ -35,8 +35,8 @@ class Offer:
 class Align:
     """Truncate a file, which may not exist, to a size that it has already reached.
 
-    The owner has verified its own file up to there. After an interrupted fill, a holder offers its
-    files only up to there.
+    The owner has verified its own file up to that size. After an interrupted fill, a holder offers
+    its files only up to the verified size.
     """
 
     path: str

@@ -58,7 +58,8 @@ class Owner:
         self._short_since: float | None = now
         """The time since which fewer than `min_copies` nodes have been responding."""
         self._blocked_since: float | None = None
-        """The time since which a failed member could not leave: no proposal has an outcome."""
+        """The time since which a failed member has been unable to leave, because no proposal has an
+        outcome."""
         self.is_blocked = False
         """Whether every publish would wait for a failed member that cannot leave."""
         self._fetches = Fetches(self._send)
@@ -99,8 +100,8 @@ class Owner:
         it is stored here.
 
         A closed group does not wait, because it accepts no publishes. Nor does a group that has
-        lacked copies, or has been blocked, for a while: publishes that are pending then are
-        answered later or never.
+        lacked copies, or has been blocked, for a while: publishes that are pending at that time are
+        answered later, or never.
         """
         since = [each for each in (self._short_since, self._blocked_since) if each is not None]
         is_late = any(now - each > self.limits.copy_timeout for each in since)

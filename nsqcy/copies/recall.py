@@ -188,7 +188,7 @@ class Recall:
                 return None
             return group.resumed(session, nonce) if session else group.unchanged(nonce)
         if is_overdue and repaired and self.node == repaired[0]:
-            # With fewer copies, `nsqcy copies force` may be needed as well.
+            # With fewer than min_copies, `nsqcy copies force` may be needed as well.
             is_enough = len(repaired) >= group.min_copies
             return group.forced(repaired, nonce) if is_enough else group.released(nonce)
         return None
@@ -197,8 +197,8 @@ class Recall:
         return self._statements[node].is_repaired
 
     def _has_seen_the_end(self, node: str, latest: Known) -> bool:
-        """Return whether a member does not remember a group, and has therefore forgotten it after
-        its end."""
+        """Return whether a member has seen the end of a group: it remembered the values of that
+        time, but no longer remembers the group."""
         statement = self._statements.get(node)
         return (
             statement is not None

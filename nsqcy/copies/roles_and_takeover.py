@@ -362,8 +362,8 @@ class Worker:
                 self._give_back(member, now)
                 return
             copy = self.host.copy(group.id) or self.host.create_copy(group)
-            # This applies even to a new or incomplete copy, because its history is now the
-            # authoritative one.
+            # Even a new or incomplete copy now counts as whole, because its history is
+            # authoritative from here on.
             copy.whole = True
             member.owner = Owner(group, self.node, copy, self.host, self.limits, now)
             self.host.owned(group)

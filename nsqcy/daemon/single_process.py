@@ -24,7 +24,7 @@ from nsqcy.process.systemd import Notifier
 from nsqcy.process.watchdog import Watchdog
 
 CLEAN, FAILED = 0, 1
-WIND_DOWN_LIMIT = 2.0  # seconds during which an exiting daemon still answers requests
+WIND_DOWN_LIMIT = 2.0  # maximum seconds for which an exiting daemon still answers requests
 
 
 class Daemon:

@@ -1,4 +1,4 @@
-"""`nsqcy doctor --bundle`: writes what a bug report needs to a file, without secrets.
+"""`nsqcy doctor --bundle`: writes a file that contains what a bug report needs, but no secrets.
 
 Every part is optional: if one cannot be collected, the bundle contains the reason. Message bodies
 are not collected. The size of each part and of the bundle is limited.
@@ -44,17 +44,17 @@ from nsqcy.names import printable
 from nsqcy.nsqd.options import NSQD
 from nsqcy.options.option import Option, Value
 
-MAX_PART = 2 << 20  # characters of one file in the bundle
+MAX_PART = 2 << 20  # maximum characters of one file in the bundle
 EDGE = 16 << 10  # characters to drop next to a cut
-MAX_BYTES = 24 << 20  # bytes of all files: even uncompressed, below issue trackers' limits
-MAX_FETCHED = 16 << 20  # bytes of a response
-MAX_NODES = 10  # queried nsqds, and queried nsqlookupds
-MAX_LISTED = 10_000  # files to list from the data path
-MAX_SECRET = 64 << 10  # bytes to read from a file that contains a secret
-LOG_LINES = 2_000  # lines of each journal
+MAX_BYTES = 24 << 20  # maximum bytes of all files: even uncompressed, below issue trackers' limits
+MAX_FETCHED = 16 << 20  # maximum bytes of a response
+MAX_NODES = 10  # maximum nsqds to query; likewise for nsqlookupds
+MAX_LISTED = 10_000  # maximum files of the data path to list
+MAX_SECRET = 64 << 10  # maximum bytes to read from a file that contains a secret
+LOG_LINES = 2_000  # last lines of each unit's journal
 LOG_TIMEOUT = 10.0  # seconds
 NAME_LOGS = "if the daemon logs to a file, name it with --log-file"
-CONFIG_TIMEOUT = 20.0  # seconds to query all options of an nsqd
+CONFIG_TIMEOUT = 20.0  # maximum seconds for querying all options of an nsqd
 
 _SETTING = re.compile(r"\s*([\w.-]+)\s*[=:]\s*(.*)")
 
@@ -90,7 +90,7 @@ class NotWritten(NsqError):
 
 
 class MissingJournal(NsqError):
-    """There are no lines of a daemon in systemd's journal."""
+    """systemd's journal has no entries from a daemon, or cannot be read."""
 
 
 class Parts:
@@ -281,7 +281,7 @@ def _texts(value: Value) -> Sequence[str]:
 
 
 def journal(unit: str) -> str:
-    """Return the end of a unit's journal. Raises MissingJournal if it has no lines."""
+    """Return the end of a unit's journal. Raises MissingJournal if it has no entries."""
     command = ["journalctl", "-u", unit, "-n", str(LOG_LINES), "--no-pager", "-o", "short-iso"]
     try:
         done = subprocess.run(
@@ -415,7 +415,7 @@ def running_config(web: WebClient, url: Url) -> dict[str, str]:
 
 
 def _as_name(text: str) -> str:
-    """Return an address without its credentials, or a path, as the name of a file."""
+    """Return the file name for an address, without its credentials, or for a path."""
     shown = text.rpartition("@")[2].rpartition("://")[2]
     return "".join(each if each.isalnum() or each in ".-" else "_" for each in shown)[-100:]
 

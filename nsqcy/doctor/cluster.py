@@ -318,7 +318,7 @@ CHECKS = (
     ),
     Check(
         "agreement",
-        "nsqlookupds that lack an nsqd, topics or tombstones that other nsqlookupds have",
+        "nsqlookupds that do not list an nsqd, topics or tombstones that other nsqlookupds list",
         "all nsqlookupds agree",
         agreement,
         lambda cluster: len(cluster.answering) > 1,

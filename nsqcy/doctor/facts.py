@@ -134,8 +134,8 @@ class Host:
 # --- a cluster ----------------------------------------------------------------------------------
 
 
-MAX_TOPICS = 5000  # topics of each nsqd to examine: the busiest
-MAX_LOGS = 10  # topics whose logs are compared between nsqds
+MAX_TOPICS = 5000  # maximum topics of each nsqd to examine: the busiest
+MAX_LOGS = 10  # maximum topics whose logs are compared between nsqds
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Nsqd:
     address: str
     node: Producer
     lookupds: Sequence[str] = ()  # nsqlookupds that announce it; empty if its address was given
-    left: str = ""  # nsqlookupd at which it was registered until recently, and until when
+    left: str = ""  # nsqlookupd with which it was recently registered, and until when
     error: str = ""
     hangs: str = ""  # why it does not answer although it accepts connections
     offset: Offset | None = None

@@ -35,7 +35,7 @@ from nsqcy.doctor.facts import (
 from nsqcy.errors import RequestError
 from nsqcy.util import gojson
 
-MAX_TEXT = 1 << 20  # bytes of a short response
+MAX_TEXT = 1 << 20  # maximum bytes of a short response
 NOT_FOUND = 404
 DATE_PRECISION = 0.5  # seconds: Date has a resolution of 1 s, so we assume the middle
 
@@ -200,7 +200,7 @@ def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
 
 
 def _why_it_hangs(nsqd: Nsqd, error: RequestError, web: WebClient) -> str:
-    """Return why an nsqd accepts connections and does not answer; empty if it accepts none."""
+    """Return why an nsqd accepts connections but does not answer; empty if it accepts none."""
     if str(error) != TIMED_OUT:
         return ""
     with suppress(RequestError, ValueError):

@@ -14,7 +14,7 @@ from nsqcy.cluster.web_client import WebClient
 from nsqcy.doctor.facts import Attempted
 from nsqcy.util import gojson
 
-MAX_CHANNELS = 10  # channels per nsqd: those with the most failed attempts
+MAX_CHANNELS = 10  # maximum channels per nsqd: those with the most failed attempts
 COUNT = 100  # messages per state; nsqd returns no more
 STATES = ("in_flight", "deferred", "queued")
 MAX_PAGE = 1 << 20  # bytes

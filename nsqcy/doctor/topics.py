@@ -222,7 +222,7 @@ CHECKS = (
     ),
     Check(
         "uneven-consumers",
-        "channels that have consumers on some nsqds, but only waiting messages on others",
+        "channels that have consumers on some nsqds, but only waiting messages on other nsqds",
         "every nsqd with waiting messages has consumers",
         lambda cluster: of_kinds(cluster.problems, "no-consumer-on-nsqd"),
         _any_alive,

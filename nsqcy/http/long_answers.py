@@ -15,8 +15,8 @@ from nsqcy.http.parser import JSON, Reply
 from nsqcy.http.router import Later
 from nsqcy.util.slices import Slices
 
-SLICE = 256  # maximum pieces generated at once
-RUN = 2048  # maximum names sorted at once
+SLICE = 64  # maximum pieces generated at once; one takes up to 10 µs
+RUN = 1024  # maximum names sorted at once
 
 Pieces = Generator[bytes | None, None, None]
 """Pieces of a body. None means that the work so far took as long as a whole slice."""

@@ -108,7 +108,7 @@ class HttpServer(Server):
         self._sweeper.start(self._sweep)
 
     def is_news(self, peer: str, target: str, status: int) -> bool:
-        """Return whether the log should show a GET request, which pollers repeat."""
+        """Return whether the log should show a GET request: pollers repeat the same ones."""
         return self._polls.is_news(self.now, peer, target, status)
 
     def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:
@@ -599,7 +599,7 @@ class HttpConnection(Connection):
         self._sent()
 
     def _output(self) -> Bytes:
-        """Return and remove unsent answers: short parts together, or a long one, which is not
+        """Return and remove unsent answers: short parts together, or one long part, which is not
         copied."""
         out = self._out
         count = size = 0

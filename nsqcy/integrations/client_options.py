@@ -1,4 +1,4 @@
-"""Separates the client's options in an integration's options into those for consumers and
+"""Divides the client options that an integration receives into those for consumers and those for
 producers."""
 
 import difflib

@@ -16,9 +16,9 @@ from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import RequestError
 
-TIMEOUT = 5.0  # seconds for a response
+TIMEOUT = 5.0  # maximum seconds for a response
 NOT_FOUND = 404
-MAX_BODY = 512 << 10  # bytes of each body to examine; nsqd's limit
+MAX_BODY = 512 << 10  # maximum bytes of each body to examine; nsqd's limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Text exposition of metrics, in the format that a client accepts, written by prometheus_client.
 
-Independent of particular metrics: it handles families from the table. Importing it is slow and
-takes megabytes of memory.
+Independent of particular metrics: it handles families from the table. Importing this module is slow
+and takes megabytes of memory.
 """
 
 import re

@@ -104,8 +104,8 @@ CHANNELS = (
 SATURATED = _channel(
     "saturated_consumers",
     "gauge",
-    "Consumers that have as many messages in flight as their RDY count while others are waiting, "
-    "measured in the last 5 s; channels without such consumers have no sample.",
+    "Consumers that have as many messages in flight as their RDY count while other messages are "
+    "waiting, measured in the last 5 s; channels without such consumers have no sample.",
 )
 
 PAUSED = (TOPICS[-1], CHANNELS[-1])
@@ -231,7 +231,9 @@ COPIES = {
     "takeovers": _copies("takeovers", "counter", "Groups taken over from other nodes."),
     "etcd": _copies("etcd_up", "gauge", "1 while etcd responds."),
     "registry": _copies(
-        "registry_ok", "gauge", "0 if the registry in etcd is missing, outdated or a different one."
+        "registry_ok",
+        "gauge",
+        "0 if the registry in etcd is missing, outdated or another cluster's.",
     ),
     "unregistered": _copies(
         "unregistered_groups", "gauge", "Groups of this node that are missing from the registry."

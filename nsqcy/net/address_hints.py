@@ -1,4 +1,4 @@
-"""Hints at the address that was probably intended, for errors and warnings.
+"""Hints about the address that was probably intended, for errors and warnings.
 
 Handles only text: resolves no names and opens no sockets.
 """

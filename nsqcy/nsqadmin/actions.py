@@ -248,7 +248,8 @@ def set_policy(
 
 @audited
 def drain(app: Context, request: Request, node: str, *, on: bool, timeout: str = "") -> Done:
-    """Start or stop draining a node: it refuses publishes, and exits when it is empty."""
+    """Start or stop draining a node. A draining node refuses publishes, and exits when it is
+    empty."""
     cluster = app.cluster()
     query = {"timeout": timeout} if timeout else {}
     body = b"true" if on else b"false"

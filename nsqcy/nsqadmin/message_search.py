@@ -12,7 +12,7 @@ from nsqcy.errors import HttpError
 from nsqcy.nsqadmin.cluster.answers import NodeAnswer
 from nsqcy.nsqadmin.message_filter import Filter, matches
 
-MAX_EXAMINED = 2000  # messages per node
+MAX_EXAMINED = 2000  # maximum messages to examine per node
 SECONDS = 2.0  # time limit for fetching pages, in seconds
 
 Following = Callable[[str, str], list[NodeAnswer]]  # fetches a page from a `start`

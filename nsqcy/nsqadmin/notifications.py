@@ -21,7 +21,7 @@ from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.util.gotext import json_bytes
 
-MAX_WAITING = 1000  # queued notifications; any beyond that are dropped, as is the queue at exit
+MAX_WAITING = 1000  # maximum queued notifications; the rest are dropped, as is the queue at exit
 MAX_ANSWER = 1 << 20  # bytes
 
 

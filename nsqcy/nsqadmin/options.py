@@ -94,7 +94,8 @@ class AdminOptions(Options, program="nsqadmin"):
         "http-client-tls-root-ca-file",
         STRING,
         "",
-        "PEM file with the CA certificates for nsqds and nsqlookupds, instead of the system's",
+        "PEM file with the CA certificates that nsqds and nsqlookupds are verified against, "
+        "instead of the system's",
         guard=True,
     )
     http_client_tls_cert = Option(

@@ -5,9 +5,20 @@ Independent of the file that stores them (nsqd/master/metadata.py) and of nsqloo
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from nsqcy.names import is_ephemeral
+
+MAX_CHANGES = 10_000
+
+
+class Change(NamedTuple):
+    """The new state of a durable topic, or of a channel. paused: None if it was deleted. A deleted
+    topic has no channels; a topic that exists keeps its channels."""
+
+    topic: str
+    channel: str
+    paused: bool | None
 
 
 class Topic:
@@ -32,6 +43,7 @@ class KnownTopics:
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
+        self._changes: list[Change] | None = []
         self.version = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -60,7 +72,7 @@ class KnownTopics:
         if topic in self._topics:
             return False
         self._topics[topic] = Topic()
-        self.version += 1
+        self._record(topic, "", False)
         return True
 
     def create_channel(self, topic: str, channel: str) -> bool:
@@ -70,20 +82,24 @@ class KnownTopics:
         if channel in found.channels:
             return False
         found.channels[channel] = False
-        self._changed(found)
+        found.written = None
+        self._record(topic, channel, False)
         return True
 
     def delete_topic(self, topic: str) -> bool:
         """Remove a topic; return whether it existed."""
-        self.version += topic in self._topics
-        return self._topics.pop(topic, None) is not None
+        if self._topics.pop(topic, None) is None:
+            return False
+        self._record(topic, "", None)
+        return True
 
     def delete_channel(self, topic: str, channel: str) -> bool:
         """Remove a channel; return whether it existed."""
         found = self._topics.get(topic)
         if found is None or found.channels.pop(channel, None) is None:
             return False
-        self._changed(found)
+        found.written = None
+        self._record(topic, channel, None)
         return True
 
     def pause_topic(self, topic: str, paused: bool) -> bool:
@@ -92,7 +108,8 @@ class KnownTopics:
         if found is None or found.paused == paused:
             return False
         found.paused = paused
-        self._changed(found)
+        found.written = None
+        self._record(topic, "", paused)
         return True
 
     def pause_channel(self, topic: str, channel: str, paused: bool) -> bool:
@@ -101,7 +118,8 @@ class KnownTopics:
         if found is None or found.channels.get(channel) in (None, paused):
             return False
         found.channels[channel] = paused
-        self._changed(found)
+        found.written = None
+        self._record(topic, channel, paused)
         return True
 
     def forget_ephemeral(self, topics: set[str]) -> list[str]:
@@ -138,9 +156,35 @@ class KnownTopics:
             found.written = to_json({**entry, "channels": durable or None})
         return found.written
 
-    def _changed(self, topic: Topic) -> None:
-        topic.written = None
+    def take_changes(self) -> list[Change] | None:
+        """Return the changes to durable topics and channels since the last call, in their order;
+        None if there are more than MAX_CHANGES."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def apply(self, change: Change) -> None:
+        """Make a change. Making the same changes again has no effect, if all of them are made."""
+        topic, channel, paused = change
+        if paused is None:
+            if channel:
+                self.delete_channel(topic, channel)
+            else:
+                self.delete_topic(topic)
+        elif channel:
+            self.create_channel(topic, channel)
+            self.pause_channel(topic, channel, paused)
+        else:
+            self.create_topic(topic)
+            self.pause_topic(topic, paused)
+
+    def _record(self, topic: str, channel: str, paused: bool | None) -> None:
         self.version += 1
+        changes = self._changes
+        if changes is None or is_ephemeral(topic) or is_ephemeral(channel):
+            return
+        changes.append(Change(topic, channel, paused))
+        if len(changes) > MAX_CHANGES:
+            self._changes = None
 
 
 def to_json(value: object) -> bytes:

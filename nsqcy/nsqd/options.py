@@ -502,7 +502,8 @@ class NsqdOptions(
         "etcd-ca-file",
         STRING,
         "",
-        "path to the CA certificates (PEM) for etcd; if empty, the system's CAs are used",
+        "path to the CA certificates (PEM) that etcd is verified against; if empty, the system's "
+        "CAs are used",
         guard=True,
     )
     etcd_cert_file = Option(

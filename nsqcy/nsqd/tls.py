@@ -27,9 +27,9 @@ from nsqcy.util.pem_files import PemError
 
 REQUIRE = "require"  # accept any certificate, regardless of its issuer
 TLS_1_2 = 0x0303
-HANDSHAKE_LIMIT = 5.0  # total seconds to wait for a peer
-MAX_HANDSHAKE = 8 << 10  # bytes from a peer without a certificate; OpenSSL would buffer 128 KiB
-MAX_CERTIFICATES = 16 << 10  # bytes from a peer with a certificate, including its CAs'
+HANDSHAKE_LIMIT = 5.0  # maximum total seconds to wait for a peer
+MAX_HANDSHAKE = 8 << 10  # maximum bytes without a client certificate; OpenSSL would buffer 128 KiB
+MAX_CERTIFICATES = 16 << 10  # maximum bytes with a client certificate and its CAs' certificates
 # maximum certificates from a client whose certificate is not verified; OpenSSL keeps them decoded
 MAX_UNVERIFIED = 5
 

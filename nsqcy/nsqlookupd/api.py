@@ -5,6 +5,7 @@ Handles only requests and the registry, not connections.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from nsqcy import NSQ_VERSION
@@ -42,11 +43,21 @@ from nsqcy.util import debug, lazy_imports, procfs
 from nsqcy.util.gotext import json_bytes, json_string
 from nsqcy.util.slices import Slices, Turns
 
+NAMES = 8  # names in a piece of a long response
+TOMBSTONES = (b",false", b",true")
+
 NEVER = -6795364578871345152
 """NSQ's value for a tombstone that was never set: Go's zero time, wrapped."""
 
 
-def _producer(peer: Peer) -> dict[str, Any]:
+def as_json(peer: Peer) -> bytes:
+    """Return a peer's JSON, which only an authentication changes."""
+    if peer.as_producer is None:
+        peer.as_producer = json_bytes(_fields(peer))
+    return peer.as_producer
+
+
+def _fields(peer: Peer) -> dict[str, Any]:
     return {
         "remote_address": peer.remote_address,
         "hostname": peer.hostname,
@@ -82,12 +93,29 @@ def lookup(api: "Api", request: Request) -> Built:
 def _lookup(channels: list[str], peers: Iterable[Peer]) -> Pieces:
     yield from _names(b'{"channels":[', channels)
     yield b'],"producers":['
-    yield from separated(json_bytes(_producer(peer)) for peer in peers)
+    yield from separated(map(as_json, peers))
     yield b"]}"
 
 
+def _has(request: Request, name: str, value: str) -> bool:
+    """Return whether a parameter has a value. NSQ ignores parameters here, including invalid
+    ones."""
+    return (request.head.params or {}).get(name) == value
+
+
 def topics(api: "Api", request: Request) -> Built:
+    """Return the names of all topics; with `abandoned=true`, of those that no active nsqd has."""
+    if _has(request, "abandoned", "true"):
+        return built(_abandoned(api.registry.abandoned(api.clock())), api)
     return built(_named(b'{"topics":[', api.registry.topics()), api)
+
+
+def _abandoned(parts: Iterable[list[str]]) -> Pieces:
+    names: list[str] = []
+    for part in parts:
+        names += part
+        yield b""
+    yield from _named(b'{"topics":[', names)
 
 
 def channels(api: "Api", request: Request) -> Built:
@@ -103,11 +131,19 @@ def _named(start: bytes, names: list[str]) -> Pieces:
 def _names(start: bytes, names: list[str]) -> Pieces:
     ordered = yield from in_order(names)
     yield start
-    yield from separated(json_string(name).encode() for name in ordered)
+    comma = b""
+    # Names need no escapes.
+    while some := '","'.join(islice(ordered, NAMES)):
+        yield b'%b"%b"' % (comma, some.encode())
+        comma = b","
 
 
 def nodes(api: "Api", request: Request) -> Built:
-    return built(_nodes(api.registry.nodes(api.clock())), api)
+    """Return the active nsqds; with `topics=false`, without their topics."""
+    found = api.registry.nodes(api.clock())
+    if _has(request, "topics", "false"):
+        found = (Node(each.peer, iter(())) for each in found)
+    return built(_nodes(found), api)
 
 
 def _nodes(nodes: Iterable[Node]) -> Pieces:
@@ -116,12 +152,11 @@ def _nodes(nodes: Iterable[Node]) -> Pieces:
     for node in nodes:
         tombstones, topics = bytearray(), bytearray()
         for found in node.topics:
-            if found is not None:
-                topic, is_hidden = found
-                tombstones += b",true" if is_hidden else b",false"
-                topics += b"," + json_string(topic).encode()
+            if found:
+                tombstones += b"".join(TOMBSTONES[is_hidden] for _, is_hidden in found)
+                topics += ',"{}"'.format('","'.join([topic for topic, _ in found])).encode()
             yield b""
-        head = json_bytes(_producer(node.peer))[:-1]
+        head = as_json(node.peer)[:-1]
         yield b'%b%b,"tombstones":[' % (comma, head)
         yield bytes(tombstones[1:])
         yield b'],"topics":['
@@ -138,7 +173,7 @@ def lost_nodes(api: "Api", request: Request) -> Built:
 def _lost(lost: Iterable[Lost]) -> Pieces:
     yield b'{"producers":['
     yield from separated(
-        json_bytes(_producer(each.peer) | {"last_seen": each.since.wall}) for each in lost
+        json_bytes(_fields(each.peer) | {"last_seen": each.since.wall}) for each in lost
     )
     yield b"]}"
 

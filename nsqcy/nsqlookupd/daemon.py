@@ -35,12 +35,14 @@ from nsqcy.util import garbage
 from nsqcy.util.gotext import json_bytes
 from nsqcy.util.slices import Slices, Turns
 
-_MAGIC_LIMIT = 60.0  # seconds within which a client must send the protocol version
-_SEND_LIMIT = 60.0  # seconds for a client to accept a response
-_LINGER_LIMIT = 5.0  # seconds for a client to close its side after an error
+_MAGIC_LIMIT = 60.0  # maximum seconds until a client has sent the protocol version
+_SEND_LIMIT = 60.0  # maximum seconds until a client has accepted a response
+_LINGER_LIMIT = 5.0  # maximum seconds until a client has closed its side after an error
 _RECV_SIZE = 16 << 10
-_TURNS_A_SEND = 16  # turns whose responses are sent at once
-_LEAVING = 256  # registrations that an ended connection removes at once
+_TURNS_A_SEND = 64  # maximum turns whose responses are sent together
+_LEAVING = 64  # registrations of an ended connection that are removed without a pause
+_COLLECTED = 100
+"""New objects before a garbage collection; a full one then takes less than a millisecond."""
 
 
 def clock() -> Moment:
@@ -78,7 +80,7 @@ class Daemon(daemon.Daemon):
         self._connections: set[Connection] = set()
 
     def run(self) -> int:
-        with garbage.bounded():
+        with garbage.bounded(_COLLECTED):
             code = super().run()
         for connection in list(self._connections):
             connection.kill()

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"  V1"
 MAX_LINE: Final = 256 << 10
-MAX_WORDS: Final = 4  # a command and its parameters; any further words are ignored
+MAX_WORDS: Final = 4  # maximum words: a command and its parameters; further words are ignored
 MAX_BODY: Final = 64 << 10
 MAX_LENGTH: Final = 1 << 20  # a larger number cannot be the length of a body
 MAX_TEXT: Final = 1024
 """Maximum bytes of a line, the body of IDENTIFY, and each of its strings. NSQ has no limits; an
 IDENTIFY has about 200 bytes, a REGISTER at most 140."""
 
-_STEPS_A_TURN = 64  # commands, or registrations that one command removes
+_STEPS_A_TURN = 16  # maximum commands, or registrations that a command removes
 _LOGGED = 200  # maximum characters of a logged error, which may quote a line
 _LENGTH = struct.Struct(">i")
 
@@ -286,7 +286,7 @@ class Session:
             self._context.log.info(f"DB: client({self.address}) REGISTER {registration}")
 
     def _auth(self, params: list[str], now: Moment) -> bytes:
-        """Authenticate an nsqd: not in NSQ's protocol, so nsqlookupd's identity announces it."""
+        """Authenticate an nsqd. NSQ has no AUTH, so nsqlookupd announces it after IDENTIFY."""
         context = self._context
         if context.user_of is None or self._peer is None or self.user is not None:
             raise ClientError("E_INVALID", "cannot AUTH in current state")
@@ -298,7 +298,7 @@ class Session:
                 "AUTH failed: the user must exist and have permission to register",
             )
         self.user = user
-        self._peer.authenticated = True
+        self._peer.authenticate()
         events.nsqd_authenticated(context.log, client=self.address, user=user.name)
         self._show(self._peer)
         return b"OK"

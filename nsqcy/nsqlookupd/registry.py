@@ -24,6 +24,8 @@ REMEMBERED = 3_600_000_000_000
 """Nanoseconds for which a peer that left is remembered."""
 MAX_REMEMBERED = 1000
 
+PART = 16  # registrations visited at once
+
 
 class Moment(NamedTuple):
     """A point in time on both clocks, in nanoseconds. Rules use the monotonic clock; the wall clock
@@ -46,6 +48,7 @@ class Peer:
     """An nsqd connection, with the nsqd's IDENTIFY data."""
 
     __slots__ = (
+        "as_producer",
         "authenticated",
         "broadcast_address",
         "connected",
@@ -83,7 +86,12 @@ class Peer:
         self.topology_zone = topology_zone
         self.topology_region = topology_region
         self.authenticated = False
+        self.as_producer: bytes | None = None  # its JSON in lookups; None: not encoded yet
         self.registrations: dict[Registration, Producer] = {}
+
+    def authenticate(self) -> None:
+        self.authenticated = True
+        self.as_producer = None
 
     @property
     def node(self) -> str:
@@ -109,11 +117,11 @@ Producers = dict[Peer, Producer]
 
 
 class Node(NamedTuple):
-    """An active peer, with its topics, and for each topic whether a tombstone hides the peer; None
-    for each other registration."""
+    """An active peer, with its topics in parts, and for each topic whether a tombstone hides the
+    peer. A part may be empty."""
 
     peer: Peer
-    topics: Iterator[tuple[str, bool] | None]
+    topics: Iterator[list[tuple[str, bool]]]
 
 
 class Lost(NamedTuple):
@@ -143,7 +151,9 @@ class Registry:
         self._tombstone_lifetime = tombstone_lifetime
         self._clients: Producers = {}
         self._topics: dict[str, Producers] = {}
+        self._vacant: dict[str, None] = {}  # topics without producers
         self._channels: dict[str, dict[str, Producers]] = {}  # topic -> channel -> producers
+        self._channel_count = 0
         self._left: dict[str, Lost] = {}  # by host and TCP port, in the order in which they left
 
     # Commands of peers. They return the registrations that actually changed.
@@ -164,6 +174,7 @@ class Registry:
             producers = self._made(topic, channel)
             added = self._add(peer, producers, Registration(CHANNEL, topic, channel))
         producers = self._topics.setdefault(topic, {})
+        self._vacant.pop(topic, None)
         self._left.pop(peer.tcp_address, None)
         return added + self._add(peer, producers, Registration(TOPIC, topic))
 
@@ -179,6 +190,7 @@ class Registry:
         yield self._remove(peer, Registration(TOPIC, topic))
         if is_ephemeral(topic) and not self._topics.get(topic):
             self._topics.pop(topic, None)
+            self._vacant.pop(topic, None)
 
     def leave(self, peer: Peer, now: Moment) -> Iterator[list[Registration]]:
         """Remove a peer after its connection has ended. Its topics and channels remain known,
@@ -197,7 +209,8 @@ class Registry:
     # Commands over HTTP
 
     def create_topic(self, topic: str) -> None:
-        self._topics.setdefault(topic, {})
+        if not self._topics.setdefault(topic, {}):
+            self._vacant[topic] = None
 
     def create_channel(self, topic: str, channel: str) -> None:
         self._made(topic, channel)
@@ -210,6 +223,7 @@ class Registry:
             if self.delete_channel(topic, channel):
                 yield Registration(CHANNEL, topic, channel)
         producers = self._topics.pop(topic, None)
+        self._vacant.pop(topic, None)
         if producers is not None:
             registration = Registration(TOPIC, topic)
             _forget(producers, registration)
@@ -221,6 +235,7 @@ class Registry:
         producers = channels.pop(channel, None)
         if producers is None:
             return False
+        self._channel_count -= 1
         if not channels:
             del self._channels[topic]
         _forget(producers, Registration(CHANNEL, topic, channel))
@@ -264,9 +279,9 @@ class Registry:
     def lost(self, now: Moment) -> Iterator[Lost]:
         """Yield the inactive peers, and those that have left and have not returned.
 
-        A peer has returned if one with its address is active, or one with its host name and TCP
-        port that has connected since. One that was connected before is another machine with the
-        same host name.
+        A peer has returned if a peer with its address is active, or if a peer with its host name
+        and TCP port has connected since it left. A peer that was already connected then is another
+        machine with the same host name.
         """
         addresses: set[str] = set()
         connected: dict[tuple[str, int], int] = {}
@@ -284,26 +299,41 @@ class Registry:
             if now.steady - each.since.steady <= REMEMBERED and not has_returned:
                 yield each
 
-    def _topics_of(self, peer: Peer, now: Moment) -> Iterator[tuple[str, bool] | None]:
-        """Yield a value for each registration, so that skipping many does not take long."""
-        for registration in list(peer.registrations):
-            producer = peer.registrations.get(registration)
-            if registration.category == TOPIC and producer is not None:
-                yield registration.key, self._is_hidden(producer, now)
-            else:
-                yield None
+    def _topics_of(self, peer: Peer, now: Moment) -> Iterator[list[tuple[str, bool]]]:
+        registrations = list(peer.registrations)
+        for begin in range(0, len(registrations), PART):
+            yield [
+                (each.key, self._is_hidden(producer, now))
+                for each in registrations[begin : begin + PART]
+                if each.category == TOPIC and (producer := peer.registrations.get(each)) is not None
+            ]
+
+    def abandoned(self, now: Moment) -> Iterator[list[str]]:
+        """Yield, in parts, each topic that no active peer has. Peers with a tombstone count."""
+        yield list(self._vacant)
+        seen: set[str] = set()
+        for peer in list(self._clients):
+            if self._is_alive(peer, now):
+                continue
+            for topics in self._topics_of(peer, now):
+                new = [topic for topic, _ in topics if topic not in seen]
+                seen.update(new)
+                yield [
+                    topic
+                    for topic in new
+                    if not any(self._is_alive(each, now) for each in self._topics.get(topic, ()))
+                ]
 
     def counts(self, now: Moment) -> Iterator[Counts]:
         """Count step by step; the last result is complete."""
         nodes = producers = tombstones = 0
         for node in self.nodes(now):
             nodes += 1
-            for topic in node.topics:
-                producers += topic is not None
-                tombstones += topic is not None and topic[1]
+            for topics in node.topics:
+                producers += len(topics)
+                tombstones += sum(is_hidden for _, is_hidden in topics)
                 yield Counts(nodes, 0, 0, producers, tombstones)
-        channels = sum(map(len, self._channels.values()))
-        yield Counts(nodes, len(self._topics), channels, producers, tombstones)
+        yield Counts(nodes, len(self._topics), self._channel_count, producers, tombstones)
 
     def registrations(self) -> Iterator[Registration]:
         """Yield every registration, with or without producers."""
@@ -328,7 +358,9 @@ class Registry:
     # Keep the tables and the peers' own lists consistent
 
     def _made(self, topic: str, channel: str) -> Producers:
-        return self._channels.setdefault(topic, {}).setdefault(channel, {})
+        channels = self._channels.setdefault(topic, {})
+        self._channel_count += channel not in channels
+        return channels.setdefault(channel, {})
 
     def _producers(self, registration: Registration) -> Producers:
         category, topic, channel = registration
@@ -349,7 +381,10 @@ class Registry:
     def _remove(self, peer: Peer, registration: Registration) -> list[Registration]:
         if peer.registrations.pop(registration, None) is None:
             return []
-        del self._producers(registration)[peer]
+        producers = self._producers(registration)
+        del producers[peer]
+        if not producers and registration.category == TOPIC:
+            self._vacant[registration.key] = None
         return [registration]
 
 

@@ -11,7 +11,7 @@ from nsqcy.options.option import Kind, Option, Rule
 TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,)}
 MAX_NUMBER = 1e9  # maximum of a float option; as seconds, more than clocks and sockets accept
 MAX_WHOLE = (1 << 63) - 1
-MAX_SHOWN = 100  # characters of an invalid value that an error shows
+MAX_SHOWN = 100  # maximum characters of an invalid value that an error shows
 
 
 def option(default: Any, kind: Kind, help: str, rule: Rule | None = None) -> Any:

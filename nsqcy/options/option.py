@@ -58,7 +58,7 @@ class Kind(Generic[T]):
     """An option type: how each source writes a value, and how to format a value.
 
     values    allowed texts in a word or two, for help and documentation
-    allowed   the same for the end of an error
+    allowed   allowed texts, worded for the end of an error
     typed     the Python type of a value
     ini       parses the text in an INI file, if its syntax differs from the command line's
     toml      converts a value of a TOML file

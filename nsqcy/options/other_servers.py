@@ -1,7 +1,7 @@
 """Recognizes servers other than nsqd by the first bytes that they send.
 
 Owns the texts that identify the server and the port to use; the text for HTTP begins like NSQ's.
-Does not know about connections.
+Independent of connections.
 """
 
 # How each server begins its response to a client of nsqd. nsqlookupd's responses have no frame

@@ -158,7 +158,7 @@ def copied_disks(asked: "SourceOptions") -> Iterator[Finding]:
     except CopiedDisk as reason:
         yield error(reason.args[0])
     except NsqError:
-        return  # the check of that nsqd has reported it
+        return  # the checks of the nsqds have reported the error
     finally:
         cluster.close()
 

@@ -105,8 +105,8 @@ OUTPUT = (
 )
 SPARK = (
     Option("master", TEXT, None, "Spark master; local[*] unless spark-submit sets it"),
-    Option("driver-memory", MEMORY, "2g", "driver heap; in local mode, for the entire job"),
-    Option("conf", PAIRS, {}, "any Spark setting; overrides the job's own"),
+    Option("driver-memory", MEMORY, "2g", "driver heap; in local mode, the heap of the entire job"),
+    Option("conf", PAIRS, {}, "any Spark setting; overrides the job's own settings"),
     Option("metrics-port", PORT, 0, "port for Prometheus metrics; 0 for none"),
 )
 AUTH_TOKEN_FILE = Option(

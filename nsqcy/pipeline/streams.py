@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
-LAST_WORDS = 10.0  # seconds to wait for a stream to end
+LAST_WORDS = 10.0  # maximum seconds to wait for a stream to end
 AGAIN_SECONDS = 15.0
 SLOW = "Python worker failed to connect back"
 TRIES = 5
@@ -165,8 +165,8 @@ def started(
 
 
 def follow(query: "StreamingQuery") -> bool:
-    """Wait until the query ends or the job is stopped: the next run writes the missing rows. Return
-    whether the query has ended on its own."""
+    """Wait until the query ends or the job is stopped. After a stop, the next run writes the rows
+    that are still missing. Return whether the query has ended on its own."""
     over = threading.Event()
     failures = []
 

@@ -24,7 +24,7 @@ from nsqcy.process.handoff import Accepted
 from nsqcy.util import descriptors
 
 PAUSE = 0.1  # seconds until the next attempt
-MAX_PAUSE = 1.0  # seconds if several consecutive attempts found no descriptors or memory
+MAX_PAUSE = 1.0  # seconds, after several consecutive attempts without descriptors or memory
 LOG_INTERVAL = 60.0  # seconds between two log lines about pauses
 _BATCH = 64  # maximum connections accepted from one listener per turn
 _TRANSIENT = {

@@ -98,7 +98,7 @@ class Child:
 
 class Program(Child):
     """A program that is not part of nsqcy: it cannot handle blocked signals, and need not notify
-    this process when it is ready. It is created with a path instead of a module."""
+    this process when it is ready. The object is created with a path instead of a module."""
 
     _blocked = ()
 

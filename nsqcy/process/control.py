@@ -45,8 +45,8 @@ MAX_MESSAGE = 256 * 1024 * 1024
 MAX_QUEUED = 65_536  # maximum messages in the send queue; a peer that is this far behind is stuck
 _MORE, _CONTINUES = 1, 2
 _PREFIX = struct.Struct("<BBHI")
-_BATCH = 64  # datagrams read per turn
-_BULK = 256 * 1024  # bytes read, and bytes sent, per turn
+_BATCH = 64  # maximum datagrams read per turn
+_BULK = 256 * 1024  # maximum bytes read per turn; likewise for sending
 
 NO_DESCRIPTORS = os.strerror(errno.EMFILE)
 """Text of the RemoteError when a process had no descriptor left for a request or its answer."""

@@ -15,7 +15,7 @@ from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
 FIRST_FD = 3  # the first descriptor of sd_listen_fds(3)
-SEND_LIMIT = 0.1  # seconds to send a notification; after that, it is dropped
+SEND_LIMIT = 0.1  # maximum seconds for sending a notification; after that, it is dropped
 MORE_TIME = 30.0  # seconds by which the timeout is extended
 AGAIN = 5.0  # seconds between extensions
 

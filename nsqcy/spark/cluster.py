@@ -27,9 +27,9 @@ from nsqcy.spark.options import Options
 
 LOG = logging.getLogger("nsqcy.spark")
 WAIT_MS = 20_000
-MAX_WATCHES = 64  # open requests, each on its own connection
-MAX_PAUSE = 15.0  # seconds until an nsqd that was down is retried
-PATIENCE = 5.0  # seconds for which an unresponsive nsqd may delay the other nsqds
+MAX_WATCHES = 64  # maximum open requests, each on its own connection
+MAX_PAUSE = 15.0  # maximum seconds until an nsqd that was down is retried
+PATIENCE = 5.0  # maximum seconds for which an unresponsive nsqd may delay the other nsqds
 
 Place = tuple[str, str]  # topic, address
 Answer = TypeVar("Answer")

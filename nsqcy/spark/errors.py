@@ -53,7 +53,7 @@ class LogGone(NsqError):
 
 
 class LogRange(NsqError):
-    """The log ends before the requested record; `next_seq` is one past its last."""
+    """The log ends before the requested record; `next_seq` follows its last record."""
 
     @property
     def next_seq(self) -> int:

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 MAX_ANSWER = 64 << 20  # bytes
-MAX_OBJECTS, MAX_VALUES = 200_000, 4_000_000  # limits of a response
+MAX_OBJECTS, MAX_VALUES = 200_000, 4_000_000  # limits on a response
 PIECE = 1 << 16
 MAX_SHOWN = 100  # maximum characters of an announced address, or of a status line
 MAX_ERROR = 200  # maximum bytes of an error response that are read

@@ -108,8 +108,8 @@ TABLE = (
         "topicsPattern",
         EXPRESSION,
         None,
-        "regular expression that must match the entire topic name; includes topics created later. "
-        "Requires lookupds",
+        "regular expression that must match the entire topic name; topics that are created later "
+        "are read as well. Requires lookupds",
     ),
     SparkOption(
         "all",

@@ -23,7 +23,7 @@ from nsqcy.spark.options import WriteOptions
 
 LOG = logging.getLogger("nsqcy.spark")
 COMMANDS_AHEAD = 64
-CHUNKS_AHEAD = 4  # chunks of batchBytes each
+CHUNKS_AHEAD = 4  # unanswered chunks, of batchBytes each
 TASKS_OF_EPOCH = 8192  # nsqd accepts 10,000 parts; the rest are for tasks that have changed
 CONTENT_BITS = 19  # bits of a part's 32; the task's bits precede them
 WARNED: set[str] = set()  # addresses that this process has already warned about

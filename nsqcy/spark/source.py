@@ -159,8 +159,8 @@ def check_view(options: Options, view: View, *, wait: bool) -> None:
         away = view.away.get(topic)
         if away:
             raise Unreachable(
-                f"topic {topic!r}: no answer from nsqd {', '.join(sorted(away))}; start it, or "
-                "correct its address"
+                f"topic {topic!r}: no answer from nsqd {', '.join(sorted(away))}; start nsqd "
+                "there, or correct its address"
             )
         asked = f" (nsqlookupd {','.join(options.lookupds)})" if options.lookupds else ""
         nsqds = "1 nsqd" if len(view.asked) == 1 else f"{len(view.asked)} nsqds"
@@ -457,10 +457,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition.range, partition.address)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Handle a commit: everything before this offset has been written.
+        """Do nothing when everything before this offset has been written.
 
-        Spark reports this one batch late, and never for the last batch. But when Spark requests the
-        next offset, it has written everything before that offset, so the cursor moves there.
+        Spark reports a commit one batch late, and never for the last batch. When Spark requests the
+        next offset, however, it has written everything before that offset: the cursor moves at that
+        time.
         """
 
     # Available records

@@ -13,10 +13,10 @@ KERNEL = (5, 17)
 """Earlier kernels do not report every error: those of file data since 5.8, those of a file
 system's own log since 5.17."""
 FILE_SYSTEMS = frozenset({"btrfs", "ext4", "xfs"})
-"""Others, such as overlayfs, do not report write-back errors to syncfs(2)."""
+"""These report write-back errors to syncfs(2); others, such as overlayfs, do not."""
 MIN_COUNT = 64
-BYTES_PER_SYNC = 1 << 20  # the sync of one file takes about as long as writing this much
-MAX_BYTES = 1 << 30  # an exit gives up an operation that takes too long (--hung-disk-timeout)
+BYTES_PER_SYNC = 1 << 20  # syncing one file takes about as long as writing this number of bytes
+MAX_BYTES = 1 << 30  # of unwritten data: a sync of more might exceed --hung-disk-timeout at an exit
 
 
 def is_reliable(data_path: str, root: str = "/", release: str = os.uname().release) -> bool:

@@ -145,6 +145,12 @@ class StateFile:
         os.rename(path, aside)
         return aside
 
+    def _read_known(self, path: str) -> tuple[bytes, bool]:
+        """Return a version, and whether its separate checksum matches: parsing a large file would
+        take much longer. Raises as `_read` does."""
+        content, is_foreign = self._read(path)
+        return content, self._is_shared and not is_foreign and bool(self._checksums())
+
     def _read(self, path: str) -> tuple[bytes, bool]:
         """Return a version, and whether another program has written it. Raises OSError, and
         ValueError if its checksum does not match."""
@@ -173,7 +179,9 @@ class StateFile:
         """Make the present version the previous one if it is intact; otherwise rename it as
         damaged."""
         try:
-            json.loads(self._read(self.path)[0])
+            content, is_known = self._read_known(self.path)
+            if not is_known:
+                json.loads(content)
         except (FileNotFoundError, IsADirectoryError):
             return
         except (OSError, ValueError, RecursionError):

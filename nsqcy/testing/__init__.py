@@ -36,7 +36,7 @@ __all__ = ["Daemon", "DaemonError", "Nsqd", "Nsqlookupd", "Option", "nsqd", "nsq
 
 Option = bool | int | float | str | os.PathLike[str] | Sequence[str] | Sequence[float] | None
 
-START_LIMIT = 60.0  # seconds; on an idle machine, startup takes a third of a second
+START_LIMIT = 60.0  # maximum seconds; on an idle machine, startup takes a third of a second
 STOP_LIMIT = 60.0
 _POLL = 0.05  # seconds between checks of whether a starting daemon has exited
 
@@ -103,7 +103,7 @@ class Daemon:
                 self.kill()
                 raise self._error(f"was not ready within {START_LIMIT:g} s")
             self._child.hear(_POLL)
-        # keeps the ports over a restart
+        # keeps the ports across restarts
         for title, address in self._child.addresses.items():
             self._options[f"{title.lower()}_address"] = address
 

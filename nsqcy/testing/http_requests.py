@@ -16,15 +16,17 @@ def eventually(predicate: Callable[[], T], timeout: float = 30.0, *, interval: f
     """Wait until `predicate` returns a true value, and return it. After `timeout` seconds, fail and
     report the last value.
 
-    interval: seconds between calls
+    interval: seconds between the first calls. Later, calls become rarer, because a call may take
+    longer than the pause: a tenth of the time that has passed, and at most 0.1 s.
     """
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
     while True:
         value = predicate()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not met within {timeout} s; last value: {value!r}"
-        time.sleep(interval)
+        passed = time.monotonic() - begun
+        assert passed < timeout, f"not met within {timeout} s; last value: {value!r}"
+        time.sleep(max(interval, min(passed / 10, 0.1)))
 
 
 @dataclass(frozen=True)

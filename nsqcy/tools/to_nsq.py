@@ -30,7 +30,7 @@ from nsqcy.tools.throttle import Throttle
 NAME = "to_nsq"
 CHUNK = 1 << 16  # bytes per read
 STDIN = 0
-MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # limits for unanswered messages; then reading pauses
+MAX_MESSAGES, MAX_BYTES = 1000, 4 << 20  # of unanswered messages; at these limits, reading pauses
 
 
 class ToOptions(Options, program=NAME):

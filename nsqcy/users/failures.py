@@ -7,8 +7,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-MAX_FAILURES = 10  # failures by one address before it must wait
-RECOVERY = 10.0  # seconds to forget one failure
+MAX_FAILURES = 10  # maximum failures from one address before it must wait
+RECOVERY = 10.0  # seconds after which one failure is forgotten
 MAX_ADDRESSES = 10_000
 
 

@@ -72,7 +72,7 @@ QUOTAS: tuple[Option, ...] = (
 )
 TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
 KEYS = (*TEXTS, *(each.name for each in QUOTAS))
-MAX_PATTERNS = 100  # patterns per permission; bounds the time for a decision
+MAX_PATTERNS = 100  # maximum patterns per permission; bounds the time for a decision
 
 NAME_ALLOWED = "up to 64 letters, digits and . _ @ -"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"

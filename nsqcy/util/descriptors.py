@@ -9,7 +9,7 @@ idle files.
 import resource
 import sys
 
-MAX_RESERVE = 32  # a worker's start, a page of metrics, nsqd.dat and some connections at once
+MAX_RESERVE = 32  # enough for a worker's start, a page of metrics, nsqd.dat and some connections
 
 
 def first_reserved() -> int:

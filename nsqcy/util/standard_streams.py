@@ -31,7 +31,8 @@ def show(data: str | bytes, fd: int = 1) -> None:
 
 
 def complaint(name: str, error: OSError) -> str | None:
-    """Return the line for a failed write of a program's output, if the error is of this kind."""
+    """Return the line to print if the error is a failed write of the program's output, otherwise
+    None."""
     if error.errno not in _FULL or error.filename is not None:
         return None
     return f"{name}: cannot write the output: {os.strerror(error.errno).lower()}\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter, one_worker
+from conftest import Starter, one_worker, three_workers
 from nsqcy.testing.http_requests import Answer, eventually
 from support.nsqd_process import Nsqd
 
@@ -109,6 +109,7 @@ def test_every_process_tells(shared: Nsqd, workers: int) -> None:
     assert all(part.split("\n")[1].strip() for part in threads)
 
 
+@three_workers
 @pytest.mark.ours
 @needs_profiler
 def test_a_profile_is_taken_while_the_worker_serves(nsqd: Starter) -> None:

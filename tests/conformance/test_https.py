@@ -130,6 +130,7 @@ def test_the_whole_api_over_tls(nsqd: Starter, server: dict[str, Path], topic: s
     assert web.put("/config/log_level", b"warn").body == b"3"
 
 
+@one_worker
 def test_a_large_answer_does_not_stop_at_a_buffer(nsqd: Starter, server: dict[str, Path]) -> None:
     daemon = nsqd(**server)
     secure: Any = daemon.secure_web(trusting())

@@ -165,6 +165,35 @@ def test_a_connection_ends(lookupd: Lookupd, topic: str, suffix: str) -> None:
     assert all(topic not in each["topics"] for each in lookupd.nodes())
 
 
+@pytest.mark.ours
+def test_only_what_a_page_needs(
+    lookupd: Lookupd, web: Web, nsqds: tuple[LookupConn, LookupConn], topic: str
+) -> None:
+    """Topics that no nsqd has, and nsqds without their topics."""
+
+    def abandoned() -> bool:
+        found = web.get("/topics?abandoned=true").json()["topics"]
+        return topic in found
+
+    web.post(f"/topic/create?topic={topic}")
+    assert abandoned()
+    a, b = nsqds
+    a.register(topic)
+    b.register(topic)
+    assert not abandoned()
+    web.post(f"/topic/tombstone?topic={topic}&node=A:4151")
+    a.close()
+    eventually(lambda: len(lookupd.nodes()) == 1)
+    assert not abandoned()
+    b.close()
+    eventually(abandoned)
+    assert topic in web.get("/topics?abandoned=%zz").json()["topics"]
+    c = known(lookupd, "C")
+    c.register(topic)
+    (found,) = web.get("/nodes?topics=false").json()["producers"]
+    assert (found["broadcast_address"], found["tombstones"], found["topics"]) == ("C", [], [])
+
+
 @pytest.mark.case("LKD-30")
 def test_a_silent_producer() -> None:
     with Lookupd(inactive_producer_timeout="300ms") as lookupd:

@@ -259,7 +259,7 @@ def test_what_a_silent_nsqlookupd_may_know(cluster: Cluster, nobody_ever: str) -
 
 @pytest.mark.ours
 def test_nobody_who_has_it_answers(cluster: Cluster) -> None:
-    """Requests that NSQ lacks do not return empty answers in this case."""
+    """If no nsqd answers, nsqcy's own requests return an error, not an empty answer."""
     dead = cluster.add("a", topic("t", channel()))
     dead.close()
     cluster.nsqds.clear()
@@ -340,7 +340,7 @@ def test_nobody_answers(running: Admin, nobody_ever: str) -> None:
 
 
 def test_a_node_that_is_down(cluster: Cluster) -> None:
-    """The other nodes are shown, along with the error of this one."""
+    """The page shows the other nodes, and the error of the failed one."""
     cluster.add("a", topic(message_count=3))
     cluster.add("b").pages["/stats"] = 500
     found = cluster.admin.get("/api/topics/t")

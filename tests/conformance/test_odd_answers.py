@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from nsqcy.cli.main import main
 from support.any_http_answer import AnyAnswer
 from support.odd_json import MESSAGE, answers
+from support.runs import runs
 
 CHANNEL = {"channel_name": "c", "depth": 0, "clients": [{"client_id": "c"}]}
 ANSWERS = answers(
@@ -55,7 +56,7 @@ def server() -> Iterator[AnyAnswer]:
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("daemon", ["nsqd", "lookupd"])
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=runs(6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(answer=ANSWERS)
 def test_a_command(

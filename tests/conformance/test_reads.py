@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter, keep, one_worker
+from conftest import Starter, keep, one_worker, three_workers
 from nsqcy.testing import encoded_connection
 from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import eventually
@@ -103,6 +103,7 @@ def test_everything_that_was_published(kept: Nsqd, topic: str) -> None:
         assert bodies(conn, topic, facts["log_id"], first, 2001, maximum) == sent[first - 1 :]
 
 
+@three_workers
 @pytest.mark.parametrize(("tls", "codec"), UPGRADES)
 def test_from_anywhere(tls: bool, codec: str, kept: Nsqd, topic: str) -> None:
     """Reads use TLS and compression, and work for topics of any worker."""

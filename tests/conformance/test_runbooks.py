@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from support import nsq_diskqueue
 from support.nsq_diskqueue import data_file, messages, write_queue
 from support.simulated_host import Host, blocks
@@ -22,6 +22,7 @@ def host(tmp_path: Path, workers: int) -> Iterator[Host]:
     host.end()
 
 
+@one_worker
 def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
     page = blocks("replacing-nsqd")
     assert len(page) == 10
@@ -48,6 +49,7 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
     host.web.await_counts("t", "c", depth=300)
 
 
+@one_worker
 def test_checking_data(host: Host) -> None:
     """A record is damaged after a clean exit: its position is reported, and the rest is
     delivered."""

@@ -78,7 +78,7 @@ def test_keys_types_and_values(nsqd: Starter, statsd: Listener) -> None:
     web.create("a")
     web.mpub("tt", [b"1", b"22"])
     pushed = {}
-    while "2|g" not in pushed.values():  # the depth; not in a push before mpub
+    while "2|g" not in pushed.values():  # the depth; a push before the mpub lacks it
         push = statsd.push("gc_runs")
         pushed = figures(push, start)
     lines = b"".join(push).decode().splitlines()

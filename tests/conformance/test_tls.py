@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import snappy
 
-from conftest import Starter, keep, one_worker
+from conftest import Starter, keep, one_worker, three_workers
 from loadtest.many_clients import Loop, publish
 from nsqcy.testing.certificates import Files, Identity, make
 from nsqcy.testing.encoded_connection import (
@@ -122,6 +122,7 @@ def test_topics_of_every_worker(tls: bool, codec: str, secured: Nsqd, topic: str
         secured.web.await_counts(name, "c", depth=0, in_flight_count=0, message_count=200)
 
 
+@three_workers
 @every_way
 def test_a_long_pipeline(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
     """The pipeline exceeds both a session's limit of unanswered commands and the amount decoded per

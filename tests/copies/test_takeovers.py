@@ -66,7 +66,7 @@ def test_a_rolling_restart_under_load(cluster: CopiedNsqds) -> None:
 
 
 def test_everything_goes_on_without_etcd(cluster: CopiedNsqds) -> None:
-    """New topics work as well. Once etcd is back, the cluster gets in sync without intervention."""
+    """New topics work as well. Once etcd is back, the cluster recovers without intervention."""
     (member,) = cluster.etcd.members
     with CopiesLoad(cluster) as load:
         member.kill()

@@ -20,6 +20,7 @@ from crash.history import (
     Requeued,
     story,
 )
+from support.runs import runs
 
 TOPICS = ["t", "u"]
 CHANNELS = ["c", "d"]
@@ -29,7 +30,7 @@ BEFORE, LATER = -1.0, END + 1.0
 
 
 def given(*strategies: st.SearchStrategy) -> Callable[[Callable], Callable]:
-    return lambda test: settings(max_examples=50, deadline=None)(given_any(*strategies)(test))
+    return lambda test: settings(max_examples=runs(50), deadline=None)(given_any(*strategies)(test))
 
 
 gaps = st.floats(0.001, 10)

@@ -55,7 +55,12 @@ class Commands:
         return done.stderr.decode().splitlines()[-1]
 
 
-@pytest.fixture(params=[1, 3], ids=["one", "three"])
+NUMBERS = [pytest.param(1, id="one"), pytest.param(3, id="three")]
+# For commands that do not depend on how nsqds are found, or on their number.
+three_nsqds = pytest.mark.parametrize("commands", NUMBERS[1:], indirect=True)
+
+
+@pytest.fixture(params=NUMBERS)
 def commands(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Commands]:
     count: int = request.param
     with ExitStack() as stack:
@@ -113,6 +118,7 @@ def test_a_topic_from_creation_to_deletion(commands: Commands) -> None:
     assert commands.fails("channel", "pause", "a", "b") == "nsqcy: no nsqd has channel a/b"
 
 
+@three_nsqds
 def test_deleting_asks_first(commands: Commands) -> None:
     commands.ok("pub", "orders", "one")
     done = commands.run("topic", "delete", "orders", stdin=b"n\n")
@@ -122,6 +128,7 @@ def test_deleting_asks_first(commands: Commands) -> None:
     assert commands.json("topic", "list") == []
 
 
+@three_nsqds
 def test_messages_are_peeked_and_consumed(commands: Commands) -> None:
     commands.ok("topic", "create", "t")
     commands.ok("channel", "create", "t", "c")
@@ -149,6 +156,7 @@ def test_sub_takes_no_more_than_it_prints(commands: Commands) -> None:
     assert left == [(str(number), 0) for number in range(3, 10)]
 
 
+@three_nsqds
 def test_sub_without_a_channel_gets_copies(commands: Commands) -> None:
     commands.ok("topic", "create", "t")
     words = [sys.executable, "-m", "nsqcy", "sub", "t", commands._where]
@@ -171,6 +179,7 @@ def test_sub_without_a_channel_gets_copies(commands: Commands) -> None:
     assert (process.returncode, errors) == (130, b"\n")  # click ends the line after ^C
 
 
+@three_nsqds
 def test_deferred_messages_are_listed_and_cancelled(commands: Commands) -> None:
     commands.ok("topic", "create", "t")
     commands.ok("channel", "create", "t", "c")
@@ -187,6 +196,7 @@ def test_deferred_messages_are_listed_and_cancelled(commands: Commands) -> None:
     assert again == f"nsqcy: not a deferred message of t/c: {listed[0]['id']}"
 
 
+@three_nsqds
 def test_policies(commands: Commands) -> None:
     commands.ok("topic", "create", "t")
     commands.ok("channel", "create", "t", "c")
@@ -229,6 +239,7 @@ def test_a_channel_is_moved_back(commands: Commands) -> None:
     assert by_number.returncode == (0 if len(commands.nsqds) == 1 else 2)
 
 
+@three_nsqds
 def test_dead_letters_are_redriven(commands: Commands) -> None:
     commands.ok("topic", "create", "failed")
     commands.ok("channel", "create", "failed", "look")
@@ -242,6 +253,7 @@ def test_dead_letters_are_redriven(commands: Commands) -> None:
     assert commands.json("redrive", "failed", "look")["redriven"] == 1
 
 
+@three_nsqds
 def test_sub_leaves_messages_that_no_channel_keeps(commands: Commands) -> None:
     commands.ok("topic", "create", "old")
     commands.ok("pub", "old", "first")
@@ -250,6 +262,7 @@ def test_sub_leaves_messages_that_no_channel_keeps(commands: Commands) -> None:
     assert commands.ok("sub", "old", "readers", "--count=1") == "first\n"
 
 
+@three_nsqds
 def test_cancel_by_key(commands: Commands) -> None:
     commands.ok("topic", "create", "later")
     commands.ok("channel", "create", "later", "mail")
@@ -266,6 +279,7 @@ def test_cancel_by_key(commands: Commands) -> None:
     assert commands.run("deferred", "cancel", "later", "mail").returncode == 2
 
 
+@three_nsqds
 def test_redrive_one(commands: Commands) -> None:
     """peek shows the message's id, and why the message failed."""
     commands.ok("topic", "create", "failed")
@@ -322,6 +336,7 @@ def test_ready_and_drain(commands: Commands) -> None:
     assert commands.nsqds[0].wait() == 0
 
 
+@three_nsqds
 def test_pub_names_the_limit_of_a_delay(commands: Commands) -> None:
     error = commands.fails("pub", "later", "hello", "--defer=2h")
     assert "INVALID_DEFER" in error and "--max-defer-timeout" in error
@@ -331,6 +346,7 @@ def test_pub_names_the_limit_of_a_delay(commands: Commands) -> None:
     assert "max_defer_timeout in the topic's policy" in error
 
 
+@three_nsqds
 def test_pub_names_the_limit_of_a_message(commands: Commands) -> None:
     large = b"x" * (5 << 20)
     error = commands.fails("pub", "large", stdin=large)

@@ -184,8 +184,8 @@ def test_too_few_copies(hosts: list[Host]) -> None:
         other.type("systemctl start nsqd")
     eventually(lambda: sums(host, "missing") == 0, timeout=30)
     type_next(host)
-    eventually(lambda: host.web.topic("orders") is not None, timeout=30)
-    eventually(lambda: host.web.counts("orders")["depth"] >= 2, timeout=30)
+    # On a busy machine, the restart takes longer than the lease, and another host takes over.
+    eventually(lambda: sum(topic_depth(each) for each in hosts) >= 2, timeout=60)
 
 
 def test_handing_over(hosts: list[Host]) -> None:

@@ -181,6 +181,30 @@ def test_an_answered_change_stays_done(nsqd: Starter, durability: str) -> None:
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_an_answered_change_of_one_of_many_names_stays_done(nsqd: Starter, durability: str) -> None:
+    """nsqd.dat is large, so changes are appended to another file."""
+    daemon = nsqd(durability=durability)
+    daemon.stop()
+    names = [f"{number:04}{'n' * 60}" for number in range(900)]
+    channels = [{"name": name, "paused": False} for name in names]
+    content = {"topics": [{"name": "many", "paused": False, "channels": channels}]}
+    (daemon.data / "nsqd.dat").write_text(json.dumps(content))
+    daemon.start()
+    changes = daemon.data / "nsqd.dat.changes"
+    kept = set(names)
+    for name in names:
+        daemon.web.do("delete", "many", name)
+        kept.remove(name)
+        if changes.exists():
+            break
+    daemon.web.create("new", "c")
+    daemon.web.do("pause", "new", "c")
+    kill_all(daemon)
+    assert set(named(daemon)["many"]) == kept
+    assert daemon.web.counts("new", "c")["paused"]
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_an_answered_seek_stays_done(nsqd: Starter, durability: str) -> None:
     daemon = nsqd(durability=durability, retention_time="1h")
     for topic in TOPICS[:1]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import eventually
 from support.etcd_process import Etcd, needs_etcd
 from support.nsqd_process import Nsqd, is_worker
@@ -67,6 +67,7 @@ def ping(daemon: Nsqd) -> tuple[int, str]:
     return answer.status, answer.body.decode()
 
 
+@one_worker
 @pytest.mark.parametrize(
     ("spoil", "mend", "reason"),
     [
@@ -118,6 +119,7 @@ def test_a_start_without_writes(
     assert not list(disk.glob("disk-probe*"))
 
 
+@one_worker
 @needs_etcd
 def test_a_start_without_writes_with_copies(nsqd: Starter, disk: Path) -> None:
     """nsqd delivers topics without copies, and joins the cluster once the disk is writable."""
@@ -165,6 +167,7 @@ def test_an_exit_says_what_a_full_disk_refused(nsqd: Starter, disk: Path) -> Non
         daemon.web.await_counts(topic, "c", depth=count - named.get(topic, 0))
 
 
+@one_worker
 def test_an_exit_with_more_topics_than_descriptors(nsqd: Starter) -> None:
     """The next start does not need any additional writes."""
     daemon = nsqd.prepare()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter, one_worker
+from conftest import Starter, one_worker, three_workers
 from loadtest.bench.scenarios.strangers import tls12_hello
 from nsqcy.names import host_port
 from nsqcy.nsqd.copies.wire import Greeting, encode
@@ -128,6 +128,7 @@ def check(daemon: Nsqd, use: Callable[[], object]) -> None:
     assert collected(daemon) - before < 20
 
 
+@three_workers
 @pytest.mark.ours
 @pytest.mark.parametrize("use", USES)
 def test_clients_leave_no_cycles(

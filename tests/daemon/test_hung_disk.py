@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, three_workers
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Hangup
 from support.nsqd_process import Nsqd
@@ -35,6 +35,7 @@ def hangs(nsqd: Starter, tmp_path: Path) -> Hangs:
     return start
 
 
+@three_workers
 @pytest.mark.parametrize(("durability", "call"), [("fsync", "sync"), ("os", "write")])
 def test_a_hang_is_noticed_while_it_lasts(hangs: Hangs, durability: str, call: str) -> None:
     daemon, switch = hangs(durability, call)

@@ -26,7 +26,7 @@ def test_it_opens(archive: Path, life: str, tmp_path: Path) -> None:
 
 
 def drop_newer_keys(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Drop the policy keys that older versions did not have; they have their defaults."""
+    """Drop the policy keys that older versions did not have. Their values are the defaults."""
     for name, policy in found.items():
         for key in policy["config"].keys() - expected[name]["config"].keys():
             assert policy["config"].pop(key)["from"] == "default"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import Starter, one_worker
+from conftest import Starter, one_worker, three_workers
 from nsqcy.http.router import Route
 from nsqcy.nsqadmin import metrics as admin_metrics
 from nsqcy.nsqadmin.api import actions, queries, service
@@ -192,6 +192,7 @@ DEBUG = [
 ]
 
 
+@three_workers
 def test_nsqd_answers_as_described(nsqd: Starter) -> None:
     daemon = nsqd(retention_time="1h")
     web = daemon.web

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import eventually
 from support.failing_reads import SHORT, FailingReads
 from support.nsqd_process import Nsqd
@@ -66,6 +66,7 @@ def test_delivery_waits_for_the_disk(nsqd: Starter, tmp_path: Path, error: int) 
     assert found == BODIES | {b"accepted as well"}
 
 
+@one_worker
 def test_a_start_waits_for_the_disk(nsqd: Starter, tmp_path: Path) -> None:
     daemon, disk = filled(nsqd, tmp_path)
     daemon.stop()

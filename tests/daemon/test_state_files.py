@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Starter
+from conftest import Starter, one_worker
 from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd
 
@@ -99,10 +99,9 @@ def first_seq(daemon: Nsqd) -> int:
     return found
 
 
+@one_worker  # the master reads the files whatever the number of workers
 @pytest.mark.parametrize("spoil", EACH, ids=lambda each: each.__name__)
 def test_nothing_is_deleted(nsqd: Starter, spoil: Callable[[Path], None]) -> None:
-    if nsqd.workers == 1 and spoil not in (flipped, missing_twice):
-        pytest.skip("the master reads the files whatever the number of workers")
     files = ("nsqd.dat", "policies.json")
     is_forbidden = spoil in (unreadable, unreadable_twice)
     daemon = filled(nsqd, files, within=UNPRIVILEGED if is_forbidden else ())

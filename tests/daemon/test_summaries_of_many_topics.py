@@ -78,10 +78,12 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """An nsqlookupd and an nsqd with many topics, of which two have messages."""
     starter = Starter(WORKERS, tmp_path_factory.mktemp("many"))
     with Lookupd() as lookupd:
-        where = {"broadcast_address": "127.0.0.1", "lookupd_tcp_address": lookupd.addresses["TCP"]}
-        nsqd = starter(**where)
+        nsqd = starter(broadcast_address="127.0.0.1")
         try:
             create(nsqd)
+            # Only now: nsqd queries its nsqlookupds whenever it creates a topic.
+            addresses = json.dumps([lookupd.addresses["TCP"]]).encode()
+            assert nsqd.web.put("/config/nsqlookupd_tcp_addresses", addresses).status == 200
             for topic, messages in ((NAMES[-1], 2), (NAMES[1500], 1)):
                 for _ in range(messages):
                     nsqd.web.pub(topic, b"x")

@@ -65,7 +65,7 @@ def client(host: Host, by: Identity, *believed: Identity) -> Producer:
 
 
 def takes(host: Host, by: Identity, *believed: Identity) -> bool:
-    """Return whether the nsqd and such a producer accept each other."""
+    """Return whether the nsqd and a `client` with these authorities accept each other."""
     with client(host, by, *believed) as producer:
         try:
             return producer.publish("t", b"x") == b"OK"

@@ -26,7 +26,7 @@ CORPUS = ROOT / "tests/fuzz/corpus"
 WORK = ROOT / "build/fuzz"
 MAX_BYTES = 4096  # maximum size of an input, in bytes
 MAX_KEPT = 24_000  # maximum size of a target's corpus in the repository, in bytes
-MAX_SECONDS = 20  # seconds for one input; a longer run counts as a hang
+MAX_SECONDS = 20  # maximum seconds for one input; a longer run counts as a hang
 MAX_MEMORY = 1500  # MB
 
 

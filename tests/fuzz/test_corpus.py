@@ -8,7 +8,7 @@ from fuzz import reach, targets
 from fuzz.targets import log
 
 CORPUS = Path(__file__).parent / "corpus"
-MAX_BYTES = 300_000  # small, because every clone contains the corpus
+MAX_BYTES = 300_000  # small: every clone of the repository contains the corpus
 
 
 @pytest.mark.parametrize("name", targets.names())

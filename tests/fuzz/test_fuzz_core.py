@@ -17,6 +17,7 @@ from fuzz.garbage import CONVERSATIONS, a_golden_one, an_identity, mutated, some
 from golden.script import pieces
 from nsqcy.server.core import BytesTransport
 from nsqcy.testing.wire_client import MAGIC, sized
+from support.runs import runs
 from support.worker_core import SECOND, Client, Core, mpub
 
 seeds = st.integers(0, 2**32)
@@ -106,7 +107,7 @@ TWO_FAULTS = (
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=runs(60))
 @given(conversations, seeds)
 @example(TWO_FAULTS, 0)
 def test_a_conversation_leaves_nothing_behind(data: bytes, seed: int) -> None:

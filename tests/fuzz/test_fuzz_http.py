@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.garbage import mutated, some_requests
 from support.http_core import MAX_MSG_SIZE, same_both_ways
+from support.runs import runs
 
 TOPICS = ["a", "b#ephemeral", "boom", "no name", ""]
 TARGETS = ["/pub?topic=%s&defer=5", "/pub?x=1&topic=%s", "/pub?topic=%s&topic=b", "/pub/?topic=%s"]
@@ -66,7 +67,7 @@ def fail(kind: str, topic: str, channel: str | None) -> None:
         raise RuntimeError("boom")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=runs(100))
 @given(st.integers(0, 2**32))
 def test_with_and_without(seed: int) -> None:
     chance = random.Random(seed)

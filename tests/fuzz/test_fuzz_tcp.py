@@ -3,7 +3,7 @@
 A debug build counts its live objects. After the topics of the garbage are deleted, the counts are
 the same as before, and a clean exit leaves none.
 
-`NSQCY_FUZZ_ATTACKS` sets the length of a run, and `NSQCY_FUZZ_SEED` selects a different run.
+`NSQCY_FUZZ_SEED` selects a different run.
 """
 
 import os
@@ -18,9 +18,10 @@ from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn, split_frames
 from support.debug_counters import COUNTS, Counters, census, told
 from support.nsqd_process import Nsqd, free_port
+from support.runs import runs
 from support.sanitizer import at_most
 
-ATTACKS = int(os.environ.get("NSQCY_FUZZ_ATTACKS", "750"))
+ATTACKS = runs(250)
 SEED = int(os.environ.get("NSQCY_FUZZ_SEED", "20240229"))
 GROWTH = 64 << 20
 WARM_UP = 40
@@ -185,6 +186,7 @@ def besiege(daemon: Nsqd, topic: str, one: Callable[[random.Random], None]) -> N
         eventually(lambda: census(daemon) == counters)
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("kind", CONVERSATIONS)
 def test_commands(victim: Nsqd, topic: str, kind: str) -> None:
     def one(chance: random.Random) -> None:
@@ -193,6 +195,7 @@ def test_commands(victim: Nsqd, topic: str, kind: str) -> None:
     besiege(victim, topic, one)
 
 
+@pytest.mark.random
 def test_requests(victim: Nsqd, topic: str) -> None:
     def one(chance: random.Random) -> None:
         answer = attack(victim.http_port, some_requests(chance), chance)

@@ -16,6 +16,7 @@ import pytest
 
 from support import fork_server
 from support.nsqd_process import environment
+from support.private_network import Network, needs_namespaces
 from support.up_process import BUDGET, PORTS, Up
 
 STATE = """
@@ -101,11 +102,13 @@ def encoded(stream: Any) -> tuple[str, str]:
     return stream.encoding, stream.errors
 
 
-def probe(folder: Path, program: str, *words: str, **options: Any) -> "subprocess.Popen[Any]":
+def probe(
+    folder: Path, program: str, *words: str, within: tuple[str, ...] = (), **options: Any
+) -> "subprocess.Popen[Any]":
     (folder / "probe.py").write_text(program)
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return fork_server.Popen(
-        [sys.executable, "-m", "probe", *words],
+        [*within, sys.executable, "-m", "probe", *words],
         **(pipes | {"cwd": folder, "env": ours(), "text": True} | options),
     )
 
@@ -188,6 +191,45 @@ def test_what_is_executed_instead(
     out, _ = process.communicate(timeout=20)
     assert out == f"{'start_new_session' in options}\n"
     assert len(started) == (forks and "start_new_session" in options)
+
+
+def test_a_program_text_on_a_prepared_server(
+    forks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The modules are those of the server; the rest is as after `exec`."""
+    unused = fork_server.Server(ours())
+    monkeypatch.setattr(fork_server.Popen, "server", unused if forks else None)
+    text = """
+import sys
+early = "colorsys" in sys.modules
+def main():
+    import colorsys
+    print(sys.argv, repr(sys.path[0]), __name__, early, colorsys.ONE_THIRD < 1)
+main()
+sys.exit(3)
+"""
+    with fork_server.prepared(ours(), ["colorsys"]):
+        done = subprocess.run(
+            [sys.executable, "-c", text, "a", ""],
+            env=ours(),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+    assert fork_server.Popen.server is (unused if forks else None)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout == f"['-c', 'a', ''] '' __main__ {forks} True\n"
+
+
+@needs_namespaces
+def test_a_network_namespace(forks: bool, started: list[int], tmp_path: Path) -> None:
+    program = "import os; print(os.readlink('/proc/self/ns/net'))"
+    with Network(("a",)) as network:
+        process = probe(tmp_path, program, within=network.inside("a"))
+        out, err = process.communicate(timeout=20)
+        number = os.stat(f"/run/netns/{network.inside('a')[-1]}").st_ino
+    assert (out, err) == (f"net:[{number}]\n", "")
+    assert len(started) == forks
 
 
 def test_errors_of_the_command_line(forks: bool, started: list[int], tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_file_is_sent_again_if_it_was_mended_while_it_was_sent() -> None:
     owner, holder = owner_node(), Node()
     owner.damage(5)
     link = Link(owner, holder)
-    owner.mend(5)  # by the log or by the scrubber, before the fill verifies the file
+    owner.mend(5)  # as the log or the scrubber does before the fill verifies the file
     link.verify()
     assert holder.items() == ITEMS
 

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
 from nsqcy.spark.errors import CorruptBlock, DataLoss, NsqError, Refused, Unreachable
 from nsqcy.spark.source import MIN_ROWS, NsqDataSource
 from support.fake_log_nsqd import FakeTopic, LogBroker, Record
+from support.runs import runs
 from support.spark_sources import batch, rows
 
 A, B = ("a" * 32, "b" * 32)
@@ -193,7 +194,7 @@ def matches(row: dict[str, Any], one: Filter) -> bool:
 
 
 @drawn(st.lists(comparisons(), max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 def test_any_filters_leave_the_rows_that_match(filters: list[Filter]) -> None:
     """Spark filters the rows again: the source may return too many rows, but never too few."""
     with contextlib.closing(LogBroker()) as broker:
@@ -262,7 +263,7 @@ def test_an_nsqd_without_logs() -> None:
 def test_nobody_answers(broker: LogBroker) -> None:
     broker.close()
     answer = f"nsq: topic 't': no answer from nsqd {broker.address}"
-    expected = f"{answer}; start it, or correct its address"
+    expected = f"{answer}; start nsqd there, or correct its address"
     assert loading(given(broker)) == expected
 
 

@@ -17,6 +17,7 @@ from nsqcy.spark.errors import NsqError, OptionError, Refused, Unreachable
 from nsqcy.spark.source import NsqDataSource
 from support.fake_chunk_nsqd import DROP, LOSE, ChunkBroker, Taken
 from support.fake_lookup_http import LookupPages
+from support.runs import runs
 from support.spark_on_disk import save
 from support.spark_sinks import QUERY, run, table, write, writer
 
@@ -281,7 +282,7 @@ def test_very_many_tasks(broker: ChunkBroker) -> None:
 fates = st.lists(st.sampled_from(["", "", LOSE, DROP, "E_LOG_PUB_FAILED x"]), max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 @given(fates, st.integers(1, 60), st.sampled_from(["30", "80", "1m"]), st.booleans())
 def test_every_row_once_whatever_is_lost(
     fates: list[str], count: int, size: str, stream: bool

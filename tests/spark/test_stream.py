@@ -14,6 +14,7 @@ from nsqcy.spark.errors import DataLoss, NsqError, OptionError, Refused, Unreach
 from nsqcy.spark.source import MIN_ROWS
 from nsqcy.testing.http_requests import eventually
 from support.fake_log_nsqd import FakeTopic, LogBroker
+from support.runs import runs
 from support.spark_engine import Checkpoint, Crash, Engine
 from support.spark_sources import stream
 
@@ -559,7 +560,7 @@ histories = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=runs(15), deadline=None)
 @given(histories, st.integers(1, 9))
 def test_any_history_gives_every_row_once(history: list[tuple[str, Any]], limit: int) -> None:
     broker = LogBroker()

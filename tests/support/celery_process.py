@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nsqcy.testing import Nsqd, nsqd
 from nsqcy.testing.http_requests import Web
+from support import fork_server
 from support.shop_process import LIMIT, Shop, until
 
 __all__ = ["LIMIT", "CeleryShop", "broker_and_shop", "in_flight", "shop_on", "until"]
@@ -23,14 +24,15 @@ class CeleryShop(Shop):
         super().__init__(home, "celery_shop", broker=broker, options=json.dumps(self.options))
 
     def celery(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "celery", "-A", "celery_shop", *arguments],
-            env=self.environment,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-        )
+        with fork_server.prepared(self.environment, self.imported):
+            return subprocess.run(
+                [sys.executable, "-m", "celery", "-A", "celery_shop", *arguments],
+                env=self.environment,
+                cwd=self.home,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+            )
 
     def web(self) -> Web:
         """Return a client of the nsqd's HTTP port."""

@@ -14,7 +14,7 @@ from typing import Any
 import nsqcy.client
 import nsqcy.client.aio
 
-LIMIT = 30.0  # seconds that any call may take
+LIMIT = 30.0  # maximum seconds for any call
 
 
 class Face:

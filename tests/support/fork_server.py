@@ -4,17 +4,19 @@ Most of the CPU time of a short-lived daemon is spent on imports. After `install
 tests start through `subprocess` as `python -m nsqcy...` is a fork of a server that belongs to the
 test process. Everything else is as after `exec`: the process is a child of the test process and has
 the arguments, environment, directory, descriptors, limits, process group and signal mask
-that `Popen` requests.
+that `Popen` requests. After `ip netns exec NAME`, it is also in that network namespace.
 
 A command is executed as usual if the server cannot do it in the same way: other options of Python,
 variables that Python or libraries read when they start. Tests marked `real_start` execute all
 commands, and so do all tests if NSQCY_REAL_START is set.
 
 `nsqcy up` starts daemons itself. It gets a server of its own, a child that is a fork of the first
-server and exits with it.
+server and exits with it. `prepared` starts the workers of a framework in the same way, from a
+server that has imported the framework.
 
-    python fork_server.py FD ROOM    the server: requests come from this socket; ROOM is replaced
-                                     by the command line that `ps` shows
+    python fork_server.py FD ROOM MODULE...
+        the server: requests come from this socket; ROOM is replaced by the command line that `ps`
+        shows. It imports these modules; without any, those of nsqcy's programs
 """
 
 import atexit
@@ -34,7 +36,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 # Imported by the server: the programs, and the modules that they import later.
 PROGRAMS = (
@@ -82,6 +84,7 @@ OTHERS = ("support.memory_http_server",)
 EARLY = ("COVERAGE", "GEVENT", "LANG", "LC_", "LD_", "MALLOC", "OPENSSL", "PROMETHEUS", "PYTHON")
 EARLY += ("SSL_", "TQDM", "TZ")
 PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNET = 0x40000000
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 MOST_FDS = 200
 ROOM = 8192
@@ -96,6 +99,7 @@ class Popen(subprocess.Popen[Any]):
     """A process that is, if possible, a fork of the server."""
 
     server: "Server | None" = None
+    prepared: ClassVar[dict[Any, "Server"]] = {}
 
     def _execute_child(self, *args: Any) -> None:
         request = None if self.server is None else _request(*args)
@@ -116,14 +120,31 @@ def install(env: dict[str, str]) -> None:
 
 def uninstall() -> None:
     subprocess.Popen = EXECUTING  # type: ignore[misc]
-    if Popen.server is not None:
-        Popen.server.close()
+    for server in (Popen.server, *Popen.prepared.values()):
+        if server is not None:
+            server.close()
 
 
 @contextlib.contextmanager
 def real_starts() -> Iterator[None]:
     """Disable the fork server in this block: all commands are executed."""
     kept, Popen.server = Popen.server, None
+    try:
+        yield
+    finally:
+        Popen.server = kept
+
+
+@contextlib.contextmanager
+def prepared(env: dict[str, str], modules: Sequence[str]) -> Iterator[None]:
+    """In this block, start all programs with `python -m` and `python -c` as forks of a server that
+    has imported these modules, and that later blocks share."""
+    kept = Popen.server
+    if kept is None or not modules:  # all programs are executed
+        yield
+        return
+    key = (*modules, *sorted(_early(env).items()))
+    Popen.server = Popen.prepared.setdefault(key, Server(env, modules=modules))
     try:
         yield
     finally:
@@ -163,11 +184,16 @@ def _request(
     if isinstance(args, str | bytes | os.PathLike):
         return None
     words = [os.fspath(word) for word in args]
-    if not all(isinstance(word, str) for word in words) or words[0] != sys.executable:
+    if not all(isinstance(word, str) for word in words):
+        return None
+    network = ""
+    if words[:3] == ["ip", "netns", "exec"]:
+        network, words = words[3], words[4:]
+    if words[0] != sys.executable:
         return None
     is_safe = words[1:2] == ["-P"]
     option, module, *rest = [*words[2 if is_safe else 1 :], "", ""]
-    if option != "-m" or module not in ("nsqcy", *PROGRAMS, *OTHERS):
+    if option not in ("-m", "-c"):
         return None
     where = os.fspath(cwd) if cwd is not None else os.getcwd()
     if not os.access(where, os.X_OK):
@@ -175,10 +201,12 @@ def _request(
     pairs = (os.environ if env is None else env).items()
     standard = [own if fd < 0 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
     return {
+        "option": option,
         "module": "nsqcy.__main__" if module == "nsqcy" else module,
         "args": rest[:-2],
         "words": words,
         "is_safe": is_safe,
+        "network": network,
         "cwd": where,
         "env": {os.fsdecode(name): os.fsdecode(value) for name, value in pairs},
         "sources": [*standard, *pass_fds],
@@ -203,17 +231,26 @@ def _early(env: dict[str, str]) -> dict[str, str]:
 class Server:
     """This process's end of a server, which is started on first use if it is not given."""
 
-    def __init__(self, env: dict[str, str], sock: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        env: dict[str, str],
+        sock: socket.socket | None = None,
+        modules: Sequence[str] = (),
+    ) -> None:
         self._env = env
         self._sock = sock
+        self._modules = modules
         self._owner = os.getpid()
         self._lock = threading.Lock()
 
     def suits(self, request: dict[str, Any]) -> bool:
         """Return whether Python would start in the same way as the server, and for the same
         parent."""
+        is_ours = request["option"] == "-m" and request["module"] in (*PROGRAMS, *OTHERS)
         is_early = _early(self._env) == _early(request["env"])
-        return is_early and os.getpid() == self._owner and len(request["sources"]) < MOST_FDS
+        is_child = os.getpid() == self._owner
+        is_known = is_ours or bool(self._modules)
+        return is_known and is_early and is_child and len(request["sources"]) < MOST_FDS
 
     def fork(self, request: dict[str, Any]) -> int:
         """Return the pid of a new child of this process."""
@@ -234,7 +271,7 @@ class Server:
     def _start(self) -> socket.socket:
         self._sock, theirs = socket.socketpair()
         with theirs:
-            words = [sys.executable, __file__, str(theirs.fileno()), "-" * ROOM]
+            words = [sys.executable, __file__, str(theirs.fileno()), "-" * ROOM, *self._modules]
             passed = [theirs.fileno()]
             self._process = EXECUTING(
                 words, env=self._env, stdin=subprocess.DEVNULL, pass_fds=passed
@@ -311,11 +348,15 @@ def join(request: dict[str, Any]) -> None:
 
 
 def become(request: dict[str, Any], fds: list[int], server: socket.socket | None) -> None:
-    """Adopt the state of an executed process. `server`: of the programs that it starts."""
+    """Adopt the state of an executed process. `server`: the fork server for the programs that it
+    starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for each, limit in zip(LIMITS, request["limits"], strict=True):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(each, limit)
+    if request["network"]:
+        with open(f"/run/netns/{request['network']}") as file:
+            assert ctypes.CDLL(None).setns(file.fileno(), CLONE_NEWNET) == 0
     os.umask(request["umask"])
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -332,10 +373,10 @@ def become(request: dict[str, Any], fds: list[int], server: socket.socket | None
     sys.stdin = sys.__stdin__ = _stream(0, "rb", sys.stdin)
     sys.stdout = sys.__stdout__ = _stream(1, "wb", sys.stdout)
     sys.stderr = sys.__stderr__ = _stream(2, "wb", sys.stderr)
-    sys.argv = ["-m", *request["args"]]
+    sys.argv = [request["option"], *request["args"]]
     _show(request["words"])
     if not request["is_safe"]:
-        sys.path.insert(0, request["cwd"])
+        sys.path.insert(0, request["cwd"] if request["option"] == "-m" else "")
     signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
 
 
@@ -375,8 +416,8 @@ def _stream(fd: int, mode: str, like: Any) -> io.TextIOWrapper:
     return text
 
 
-def run(module: str) -> None:
-    """Run a module as `python -m` does.
+def run(option: str, program: str) -> None:
+    """Run a module as `python -m` does, or a text as `python -c` does.
 
     The exit performs all steps that a program may observe, but does not destroy the modules. That
     would take longer than everything else: after a fork, each touched page is copied.
@@ -393,7 +434,10 @@ def run(module: str) -> None:
 
     atexit.register(leave)  # runs last
     try:
-        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+        if option == "-m":
+            runpy._run_module_as_main(program)  # type: ignore[attr-defined]
+        else:
+            exec(compile(program, "<string>", "exec"), sys.modules["__main__"].__dict__)
         status.append(0)
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
@@ -422,11 +466,13 @@ def main() -> None:
     # Signals to the process group are meant for the other processes. A child's signals stay pending
     # until it has the state of an executed process.
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    for name in (*PROGRAMS, *LATER):
+    given = sys.argv[3:]
+    for name in given or (*PROGRAMS, *LATER):
         importlib.import_module(name)
-    rehearse()
-    for name in PROGRAMS:
-        del sys.modules[name]  # each program becomes __main__
+    if not given:
+        rehearse()
+        for name in PROGRAMS:
+            del sys.modules[name]  # each program becomes __main__
     gc.collect()
     gc.freeze()
     sock = socket.socket(fileno=int(sys.argv[1]))
@@ -439,7 +485,7 @@ def main() -> None:
             request, fds = nested, nested_fds
             join(request)
     become(request, fds, server)
-    run(request["module"])
+    run(request["option"], request["module"])
 
 
 if __name__ == "__main__":

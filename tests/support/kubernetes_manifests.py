@@ -14,6 +14,13 @@ FOLDER = ROOT / "conf" / "kubernetes"
 Object = dict[str, Any]
 
 
+def check_schema(thing: Object, version: str) -> None:
+    """Check an object against the schema of a version of Kubernetes. The import takes
+    two seconds."""
+    validate: Any = pytest.importorskip("kubernetes_validate")
+    validate.validate(thing, version, strict=True)
+
+
 def documents(name: str) -> list[Object]:
     return list(yaml.safe_load_all((FOLDER / name).read_text()))
 

@@ -134,7 +134,7 @@ class MemoryBackend:
         return publish_limits(OPTIONS)
 
     def sink(self, topic: str, headers: bytes = b"") -> None:
-        """Make every publish use the general path."""
+        """Return None, so that every publish uses the general path."""
 
     def create_topic(self, name: str) -> None:
         self.topics.setdefault(

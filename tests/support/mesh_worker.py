@@ -87,7 +87,7 @@ class Worker(Mesh):
                 end.stream.close()
 
     def finished(self, expected: int) -> bool:
-        """Return whether every stream has been opened and closed, and the peers know."""
+        """Return whether every stream has been opened, and has ended."""
         return len(self.ends) == expected and all(
             end.stream.peer is None for end in self.ends.values()
         )

@@ -1,4 +1,4 @@
-"""The pages of nsqadmin for a cluster under load in `trouble`."""
+"""The pages of nsqadmin for a cluster under load, with its topic for `trouble`."""
 
 from urllib.parse import quote
 

@@ -143,8 +143,8 @@ def enter(names: "dict[str, File | Folder]", change: "dict[str, File | Folder | 
 
 
 def sync_all(folder: Folder, failed: bool) -> None:
-    """Sync every file and directory. The sync of a single file does not fail because this one
-    failed."""
+    """Sync every file and directory. If this fails, a later sync of a single file can still
+    succeed."""
     for node in folder.names.values():
         if isinstance(node, Folder):
             sync_all(node, failed)

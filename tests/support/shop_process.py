@@ -11,9 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from nsqcy.testing.http_requests import eventually
+from support import fork_server
 
 LIMIT = 60.0
 SUPPORT = Path(__file__).parent
+
+# Workers and programs are forks of a process that has imported these modules: this takes longer
+# than most tests. gevent patches modules before they are imported, so its workers are executed.
+IMPORTED = {
+    "celery_shop": (
+        "celery.apps.beat",
+        "celery.apps.worker",
+        "celery.bin.celery",
+        "celery.concurrency.prefork",
+        "nsqcy.integrations.celery.dead_letters",
+    ),
+    "dramatiq_shop": ("dramatiq.cli", "nsqcy.integrations.dramatiq"),
+    "fastapi_shop": ("fastapi", "nsqcy.integrations.fastapi", "uvicorn.main"),
+    "faststream_shop": ("faststream._internal.cli.main", "nsqcy.integrations.faststream"),
+    "flask_shop": ("flask", "nsqcy.integrations.flask"),
+    "taskiq_shop": (
+        "nsqcy.integrations.taskiq",
+        "taskiq.cli.scheduler.cmd",
+        "taskiq.cli.worker.cmd",
+    ),
+}
 
 
 def until(holds: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:
@@ -37,24 +59,27 @@ class Shop:
             "PYTHONUNBUFFERED": "1",
         }
         self.environment |= {f"SHOP_{name.upper()}": str(each) for name, each in variables.items()}
+        self.imported = IMPORTED.get(module, ())
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def run(self, program: str, *arguments: str) -> str:
         """Run a program after importing all names from the application's module."""
-        done = subprocess.run(
-            [sys.executable, "-c", f"from {self.module} import *\n{program}", *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-        )
+        with fork_server.prepared(self.environment, self.imported):
+            done = subprocess.run(
+                [sys.executable, "-c", f"from {self.module} import *\n{program}", *arguments],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+            )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def worker(self, *command: str, ready: str) -> "subprocess.Popen[bytes]":
         """Start a worker, and wait until its log says that it is ready."""
         log = self.home / f"worker-{len(self.workers)}.log"
-        with log.open("wb") as output:
+        imported = () if "gevent" in str(command) else self.imported
+        with log.open("wb") as output, fork_server.prepared(self.environment, imported):
             worker = subprocess.Popen(
                 [sys.executable, "-m", *command],
                 env=self.environment,

@@ -28,7 +28,7 @@ OF_THE_HOST = re.compile(r"(?<![\w.])/(?=(?:opt|etc|var/lib)/)")
 STAND_INS = ROOT / "tests/stand_ins"
 FOLDERS = ["bin", "opt", "etc/nsqcy", "etc/default", "etc/systemd/system"]
 FOLDERS += ["etc/sysusers.d", "etc/tmpfiles.d"]
-LIMIT = 30.0  # seconds that a command may take
+LIMIT = 30.0  # maximum seconds for a command
 STRICT = ["-euo", "pipefail", "-c"]
 FAILING = ["-uo", "pipefail", "-c", 'trap \'echo "exit code $?"\' ERR; eval "$0"']
 

@@ -153,7 +153,7 @@ def write_parquet(frame: Frame, name: str, folder: Path, trap: Trap) -> int:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, trap: Trap) -> None:
-    """Make archive and rollup run here."""
+    """Make archive and rollup run on this engine."""
 
     def run(
         _options: Options, given: Mapping[str, str], sink: Any, state: Path, _watch: object

@@ -63,7 +63,7 @@ cdef class Snapshot:
 
 cdef enum:
     JOURNAL_TICKS = 16              # cost of a due journal, in topic ticks
-    DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds others
+    DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds the rest
 
 
 cdef int journal_done(void *arg, int error) except -1:
@@ -220,7 +220,7 @@ cdef class Checkpoints(TopicQueue):
     def deltas_synced(self, reason):
         waiting, self.syncing_deltas = self.syncing_deltas, None
         if reason is None and self.log.journal_lost:
-            # An earlier sync of the journal failed. This one did not include it.
+            # An earlier sync of the journal failed, and this one does not cover its deltas.
             reason = self.log.last_error_text
         for done in waiting:
             done(reason)

@@ -561,8 +561,8 @@ cdef class Snapshot:
 
 cdef class Checkpoints(TopicQueue):
     cdef readonly str durability        # "memory", "os" or "fsync"
-    cdef Durability promised            # default for all publishers
-    cdef Durability floor               # minimum until the journal records `promised`
+    cdef Durability promised            # default class for all publishers
+    cdef Durability floor               # minimum class until the journal records `promised`
     cdef uint32_t class_writes          # pending journal writes that record `promised`
     cdef bint was_restored              # the topic has data from an earlier process
     cdef bint is_last                   # the journal being written is the last one

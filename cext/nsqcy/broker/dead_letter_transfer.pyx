@@ -18,7 +18,7 @@ topic only through `scheduler.publish_once`.
 
 cdef enum:
     SENT_AT_ONCE = 64           # maximum messages sent per turn
-    GROUP = 128                 # messages from a closed log that are sent together
+    GROUP = 128                 # maximum messages from a closed log that are sent together
     GROUP_BYTES = 524288        # a batch ends with the message that brings it to this size
 
 cdef int64_t RETRY_PAUSE = 1000000000  # ns between attempts after a failure
@@ -74,7 +74,7 @@ def producer_of(str topic not None, str channel not None):
 
 cdef class DeadLetterTransfer(Transfer):
     cdef RecordWindow window
-    cdef object topic                   # the same object, for the topic's methods
+    cdef object topic                   # `window` again, for the topic's methods
     cdef Channel source
     cdef bytes producer                 # producer id for the chunks of the channel's transfers
     cdef readonly list runs             # ranges of numbers (journal.TransferRun), ascending

@@ -21,8 +21,8 @@ the response. Rules:
 
 cdef enum:
     LARGEST_PEEK = 1048576          # bytes of JSON in a response, unless one message is larger
-    MAX_LOOKED = 65536             # records examined; a response ends early at this limit
-    MAX_TAKEN = 16777216           # bytes of blocks; a response also ends early at this limit
+    MAX_LOOKED = 65536             # maximum records examined; a response ends early at this limit
+    MAX_TAKEN = 16777216           # maximum bytes of blocks; a response also ends early there
     MAX_PASSED = 65536             # maximum queued messages on all pages together
 
 

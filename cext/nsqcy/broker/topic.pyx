@@ -240,7 +240,7 @@ cdef class Topic(TopicLog):
 
     def channel(self, str name not None):
         """Return the channel `name`, created at the fan-out position if it does not exist."""
-        channel = self.channels.get(name)
+        cdef Channel channel = self.channels.get(name)
         if channel is None:
             channel = self.new_channel(name)
             if self.moved_from is None:
@@ -248,8 +248,10 @@ cdef class Topic(TopicLog):
             self.channels[name] = channel
             self.bound_channel(channel)
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
-            self.fan_out()
-            self.touch_dirty()
+            if self.fanout.seq < self.visible.seq:
+                self.fan_out()
+            self.touch_to_trim()
+            channel.touch_dirty()
             if self.moved_from is None and self.started:
                 self.host.event("channel_created", self.name, name)
         return channel

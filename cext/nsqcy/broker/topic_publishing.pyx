@@ -22,7 +22,7 @@ messages. A producer's chunk is published once, even if it is resent after a fai
 
 cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out per step
-    DROP_AT_ONCE = 4096             # delayed records freed immediately; others are freed in steps
+    DROP_AT_ONCE = 4096             # maximum delayed records freed immediately, not in steps
     TICK_EXPIRES = 4096             # maximum messages in a topic's own backlog that expire per tick
     ADDRESS_HEADER = 16             # size of an address header, excluding its value
     TAKEN_HEADER = 14               # size of the header before it, excluding its value

@@ -23,7 +23,7 @@ Channel.ledger().
 
 
 cdef enum:
-    DROP_AT_ONCE = 4096             # messages freed immediately; others are freed in steps
+    DROP_AT_ONCE = 4096             # maximum messages freed immediately; more are freed in steps
 
 cdef double MAX_RATE = 1e9
 

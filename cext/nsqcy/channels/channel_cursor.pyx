@@ -55,7 +55,7 @@ cdef uint64_t cursor_surplus(const ChannelCursor *cursor) noexcept:
 # ---- reading ----
 
 cdef Record *cursor_find(ChannelCursor *cursor) except? NULL:
-    """Return the same as cursor_record(), for any position of the cursor."""
+    """Like cursor_record(), but for any position of the cursor."""
     cdef RecordWindow window = <RecordWindow>cursor.window
     cdef Block *block
     cdef Record *record

@@ -556,7 +556,7 @@ cdef class Undeliverable(UnfinishedMessages):
     cdef uint16_t max_attempts              # 0: any number
     cdef bint sifts                         # queued messages may be too old or out of attempts
     cdef int64_t ttl                        # ns from the publish; 0: forever
-    cdef uint64_t max_messages              # the oldest messages over it are dropped; 0: no limit
+    cdef uint64_t max_messages              # beyond it, the oldest are dropped; 0: no limit
     cdef uint64_t max_bytes
     cdef int stepped                        # records skipped in this dispatch
     cdef uint64_t expired_count             # messages too old to be delivered

@@ -5,10 +5,10 @@ Accesses consumers only through their ready ring, and time only through the sche
 """
 
 cdef enum:
-    REDRIVEN_AT_ONCE = 256          # messages redriven per turn
+    REDRIVEN_AT_ONCE = 256          # maximum messages in flight while redriving
 
-    # Times of the rate limit, in ns: unused credit expires after BURST; a late turn may catch up on
-    # MAKE_UP, which maintains the rate even on a busy machine.
+    # Times of the rate limit, in ns: unused credit expires after BURST; a late turn may use the
+    # credit of the last MAKE_UP ns, which maintains the rate even on a busy machine.
     BURST = 10000000
     MAKE_UP = 100000000
     PACE = 1000000              # between two wake-ups

@@ -24,7 +24,7 @@ system calls are reads and writes of an eventfd.
 # arrives after all earlier records.
 
 cdef enum:
-    STREAM_WINDOW = 262144     # bytes in transit in each direction
+    STREAM_WINDOW = 262144     # maximum bytes in transit in each direction
     STREAM_CREDIT_BATCH = 32768
     STREAMS_MAX = 1 << 20      # maximum streams opened by one worker to one peer
 
@@ -37,9 +37,9 @@ cdef enum:
 
     HALF_WINDOW = STREAM_WINDOW // 2
     WAITING_MIN = 4096
-    PUBLISH_EVERY = 32768      # avoids an idle reader during a long turn here
-    RELEASE_EVERY = 65536      # avoids a writer without space in the ring
-    RING_TURN = 65536          # bytes read from one ring before moving to the next
+    PUBLISH_EVERY = 32768      # bytes; avoids an idle reader during a long turn of the writer
+    RELEASE_EVERY = 65536      # bytes; avoids a writer without space in the ring
+    RING_TURN = 65536          # maximum bytes read from one ring before the next one
 
 cdef extern from *:
     """

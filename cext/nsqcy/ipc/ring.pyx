@@ -32,7 +32,7 @@ corrupted the ring. Independent of streams; makes no system calls after the mapp
 # of its death wakes the worker.)
 
 cdef enum:
-    WORKERS_MAX = 64              # one bit per worker in a bitmap
+    WORKERS_MAX = 64              # a bitmap has one bit per worker
     RING_BYTES = 262144           # size of a ring; a power of two
     RING_RESERVE = 16384          # bytes that only control records may use
     RECORD_HEADER = 8

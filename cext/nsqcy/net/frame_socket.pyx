@@ -27,11 +27,11 @@ cdef enum:
     FRAME_HEAD = 5              # bytes of the length and the type
     NAME_SIZE = 2               # bytes of the length of a bulk frame's name
     SCRATCH = 16384             # bytes; a bulk frame copies at most as many
-    MAX_INPUT = 1048576         # bytes to receive per event, so that other work also runs
+    MAX_INPUT = 1048576         # maximum bytes to receive per event, so that other work also runs
     FRAME_PIECES = 64           # maximum pieces per send
-    MIN_CHUNK = 16384           # bytes of data that get a chunk of memory ...
-    CHUNK = 262144              # ... and the size of a chunk
-    SPARE_CHUNKS = 8            # unused chunks that are kept
+    MIN_CHUNK = 16384           # minimum bytes of data for which memory comes in chunks ...
+    CHUNK = 262144              # ... of this size
+    SPARE_CHUNKS = 8            # maximum unused chunks that are kept
 
 # The C library would return the memory of each frame to the kernel, which clears it for the next.
 cdef uint8_t *spare_chunks[SPARE_CHUNKS]
@@ -97,7 +97,7 @@ cdef class FrameSocket:
     cdef uint8_t scratch[SCRATCH]   # the beginning of the next frame
     cdef size_t held
     cdef size_t used                # bytes of `held` that are no longer needed
-    cdef uint8_t kind               # of the frame that is being received into `data`
+    cdef uint8_t kind               # type of the frame that is being received into `data`
     cdef bytes head
     cdef FrameData data
     cdef size_t filled

@@ -42,7 +42,7 @@ cdef int64_t MIN_FAVOUR = SECOND // 5           # maximum silence if many sessio
 
 cdef enum:
     KEPT_FREELY = 65536         # bytes of unfinished input always allowed per session
-    MAX_MIGRATIONS = 16         # migrations per second before producers must wait
+    MAX_MIGRATIONS = 16         # maximum migrations per second; other producers must wait
     NEGOTIATE_BYTES = 65536     # maximum cost of IDENTIFYs per turn: bytes, plus a fixed cost each
     NEGOTIATE_COST = 1024
     TOPICS_AT_ONCE = 64         # maximum new topics per turn

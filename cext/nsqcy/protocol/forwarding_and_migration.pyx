@@ -26,7 +26,7 @@ cdef enum:
     MIN_RELAYED = 65536         # minimum size of answers that are relayed unassembled
     OK_FRAME = 10               # bytes of an OK frame
     MAX_MIGRATION = 65536       # maximum unread or unsent bytes in a migrating session
-    MAX_GIVEN = 4096            # bytes of a command after which a busy owner gives a producer away
+    MAX_GIVEN = 4096            # maximum bytes of a command after which a producer is given away
     MIGRATION_BUSY = 600        # permille of the last second; a busier owner accepts no producers
     MIGRATION_BYTES = 1048576   # publishes to one owner after which a producer migrates there, or
     MIGRATION_FORWARDS = 256    # this number of publishes, over a time long enough for their cost

@@ -13,7 +13,7 @@ cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # maximum wait for the owner of 
 
 cdef enum:
     PUB_NAME = 4                # length of "PUB" and the space after it
-    LOG_WORDS = 7               # words of a log command's line: name and parameters
+    LOG_WORDS = 7               # maximum words of a log command's line: name and parameters
     MAX_LOG_WAIT = 60000        # ms
 
 cdef const char *PUB = b"PUB"

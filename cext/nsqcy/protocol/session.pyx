@@ -28,7 +28,7 @@ may be pipelined; any other command waits until no ticket is outstanding.
 
 
 cdef enum:
-    MAX_IDENTIFY = 65536        # bytes of a body; clients send less than 2,000
+    MAX_IDENTIFY = 65536        # maximum bytes of the body; clients send fewer than 2,000
     WORDS = 4                   # maximum words in a line: name and parameters of a command
     LINE_STEP = 256             # bytes to add when continuing a line of unknown length
 

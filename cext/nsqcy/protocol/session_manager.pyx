@@ -7,8 +7,8 @@ sockets.
 
 
 cdef enum:
-    HEAVY = 850                 # permille: a worker that runs longer transfers producers
-    LIGHTER = 80                # percent of that time: a worker that runs less accepts them
+    HEAVY = 850                 # permille of time: a worker that runs longer transfers producers
+    LIGHTER = 80                # percent of that worker's time: a worker that runs less takes them
     DRAIN_BYTES = 1048576       # maximum bytes drained from the rings per turn
 
 

@@ -39,7 +39,7 @@ cdef bint precedes(const IndexPlace *one, const IndexPlace *other) noexcept:
 cdef class PieceMerge:
     """One merge in progress. Call `go_on` until it returns False."""
 
-    cdef list indexes           # keeps the memory of the places
+    cdef list indexes           # keeps the memory that the places point to
     cdef IndexPlace *places
     cdef Py_ssize_t count
     cdef Text plan

@@ -135,7 +135,7 @@ cdef class Sampling:
         return True
 
     cdef int sample(self, Channel channel) except -1:
-        """Return the number of additional objects that take as long."""
+        """Return the additional cost of the step, as a number of objects."""
         cdef ChannelSample *samples = channel.samples
         cdef int64_t now = self.shard.scheduler.now
         cdef uint64_t depth = channel.depth()

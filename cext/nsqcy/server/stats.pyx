@@ -11,11 +11,11 @@ piece, u16 length of the name, and the name.
 """
 
 cdef enum:
-    NAME_ROOM = 128             # bytes for a name, more than are allowed
+    NAME_ROOM = 128             # bytes reserved for a name, which is shorter
     TOPIC_ROOM = 512 + NAME_ROOM
     CHANNEL_ROOM = 1024 + NAME_ROOM
     CLIENT_ROOM = 1024          # without texts
-    SLOW = 16                   # topics or channels that take as long as one that needs Python
+    SLOW = 16                   # an object that needs Python takes as long as this number of others
 
 cdef int64_t NS_PER_SECOND = 1000000000
 
@@ -286,7 +286,7 @@ cdef class StatsShare:
         return 0
 
     cdef int end_channel(self) except -1:
-        """Return the number of additional objects that take as long."""
+        """Return the additional cost of the step, as a number of objects."""
         cdef Channel channel = self.channel
         self.clients = self.channel = None
         if self.json:
@@ -294,7 +294,7 @@ cdef class StatsShare:
         return 0
 
     cdef int end_topic(self) except -1:
-        """Return the number of additional objects that take as long."""
+        """Return the additional cost of the step, as a number of objects."""
         cdef Topic topic = self.topic
         cdef int slow = 0
         cdef uint32_t size

@@ -1,6 +1,6 @@
 """A worker's share of a summary of /stats: totals of all topics, and the choice of the busiest.
 
-Owns the order of busyness. Topics with more messages (waiting, in flight or deferred) come first,
+Owns the order of activity. Topics with more messages (waiting, in flight or deferred) come first,
 and then topics with higher rates. Paused topics, and topics with an ephemeral channel that has no
 consumer, follow. All other topics are quiet: they come last, in the order of their names. Also
 collects the names of all topics, and the channels that send dead letters, because their dead-letter
@@ -46,10 +46,10 @@ cdef class StatsSummary:
     cdef str channel_filter     # the only channel to count, or ""
     cdef Py_ssize_t limit       # maximum number of busiest topics
     cdef bint with_names
-    cdef Py_ssize_t position    # of the current topic
+    cdef Py_ssize_t position    # number of the current topic in the walk
     cdef list heap              # the busiest so far, as (held, rate, notable, -position, key)
-    cdef Busyness least         # of the first entry of the heap
-    cdef list order             # the same once the walk is over, busiest last
+    cdef Busyness least         # busyness of the heap's first entry
+    cdef list order             # the heap's entries after the walk, busiest last
     cdef Text names
     cdef Text dead_letters
     cdef uint64_t topics

@@ -1,7 +1,7 @@
 """Growing buffers of text, in which /metrics and /stats are written."""
 
 cdef enum:
-    DIGITS = 20                 # of the largest number
+    DIGITS = 20                 # number of digits of the largest number
 
 
 ctypedef struct Text:
@@ -26,7 +26,7 @@ cdef char *room_for(Text *text, size_t n) except NULL:
 
 
 cdef inline char *copied(char *at, const char *data, size_t n) noexcept:
-    """Return the position after the copy."""
+    """Copy `n` bytes; return the position after the copy."""
     memcpy(at, data, n)
     return at + n
 

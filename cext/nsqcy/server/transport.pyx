@@ -60,7 +60,7 @@ cdef enum:
     READ = 1                # libev's flags
     WRITE = 2
     PIECES = 32             # maximum pieces per send
-    MAX_DRAIN = 1048576    # unread bytes to discard on close, to avoid a reset
+    MAX_DRAIN = 1048576    # maximum unread bytes to discard on close, to avoid a reset
     ENCODE_PIECE = 65536    # unencoded bytes processed at once
     MAX_ENCODE = 262144    # maximum bytes per session per turn
     MAX_DECODE = 262144    # maximum decoded bytes per session per turn

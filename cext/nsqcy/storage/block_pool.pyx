@@ -22,7 +22,7 @@ cdef extern from "sys/mman.h" nogil:
 
 cdef enum:
     TRIM_ARENAS = 32                # maximum arenas freed or thinned at a time
-    SPARE_SLABS = 16                # kept empty slabs: consumers soon need as many entries again
+    SPARE_SLABS = 16                # empty slabs to keep: consumers soon need as many entries again
 
 cdef int64_t ARENA_REST = 10 * 1000000000       # ns for which an empty arena is kept
 

@@ -86,8 +86,8 @@ DAMAGE_TEXTS = {
 
 
 def topic_directory(topic):
-    """Return the name of a topic's directory. Topic names are also legal file names, including
-    `..`."""
+    """Return the name of a topic's directory. With the suffix, each topic name is a legal file
+    name, even `..`."""
     if not _TOPIC.fullmatch(topic):
         raise ValueError(f"not a topic name: {topic!r}")
     return f"{topic}.topic"

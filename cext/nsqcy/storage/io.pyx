@@ -47,7 +47,7 @@ cdef inline void submit_part(IoEngine *engine, IoOp *op, const uint8_t *ptr, siz
 
 
 cdef class FileCalls:
-    """The calls by which a log changes its files: see core.pxd."""
+    """The calls with which a log changes its files: see core.pxd."""
 
     cdef File *file(self, const char *path, int flags) except NULL:
         raise NotImplementedError
@@ -311,7 +311,8 @@ cdef class IoThread(FileCalls):
     def open_file_system(self, data_path):
         """Prepare for shared syncs of the file system that holds this directory; return whether
         this was possible. Call this before the first write."""
-        return engine_open_file_system(&self.engine, os.fsencode(data_path) or b".") == 0
+        cdef bytes path = os.fsencode(data_path) or b"."
+        return engine_open_file_system(&self.engine, path) == 0
 
     def fileno(self):
         """The eventfd, which is readable when completions are waiting."""

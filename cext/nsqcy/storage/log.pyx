@@ -23,7 +23,7 @@ its bytes when the segment is deleted. The log reads no clock: the caller decide
 
 cdef enum:
     TRIES_BEFORE_REPAIR = 4       # consecutive failed reads until the log queries its repairer
-    MAX_DAMAGED = 10000           # remembered damaged ranges, each reported once
+    MAX_DAMAGED = 10000           # maximum damaged ranges to remember; each is reported once
 
 UnreadableRange = namedtuple(
     "UnreadableRange", "path segment offset bytes first_seq last_seq records error text")

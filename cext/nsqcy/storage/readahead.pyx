@@ -23,7 +23,7 @@ cdef enum:
     UNKNOWN_SIZE = 1024             # bytes read for a record of unknown size
     ROOM_FOR_HEADERS = 256          # bytes reserved per record, which may be larger than expected
     WORTH_A_LOAD = 8                # load a block of at most this multiple of the bytes needed
-    FEW_LOADS = 4                   # blocks that are loaded for later records
+    FEW_LOADS = 4                   # maximum blocks that are loaded for later records
 
 
 cdef int by_place(const void *a, const void *b) noexcept nogil:

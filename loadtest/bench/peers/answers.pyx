@@ -76,7 +76,7 @@ cdef Py_ssize_t line(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
 
 
 cdef Py_ssize_t number(Bytes data, Py_ssize_t at) noexcept:
-    """Return the decimal number here; -1 for any negative number."""
+    """Return the decimal number that starts here; -1 for any negative number."""
     cdef Py_ssize_t value = 0
     if data[at] == c"-":
         return -1

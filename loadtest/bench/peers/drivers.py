@@ -292,7 +292,7 @@ class RedisLists(Redis):
     )
 
     def create(self, address: Address, queue: str) -> None:
-        """A list is created by its first element."""
+        """Do nothing: the first element of a list creates it."""
 
     def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
         def answered(received: memoryview) -> Taken:
@@ -341,7 +341,7 @@ class Beanstalkd:
         return servers.started(servers.BEANSTALKD, lambda address: load.plain(address).close())
 
     def create(self, address: Address, queue: str) -> None:
-        """A tube is created by its first job."""
+        """Do nothing: the first job of a tube creates it."""
 
     @staticmethod
     def _use(address: Address, words: bytes, answer: bytes) -> socket.socket:
@@ -381,7 +381,7 @@ class Beanstalkd:
         return sum(int(words[words.index(name) + 1]) for name in names)
 
     def drop(self, server: Daemon, queue: str) -> None:
-        """A tube disappears with its last job."""
+        """Do nothing: a tube disappears with its last job."""
 
 
 # -- NATS

@@ -10,6 +10,7 @@ from loadtest.bench.scenarios import (
     first_pages,
     latency,
     later,
+    lookups,
     many,
     pages,
     replay,
@@ -89,6 +90,9 @@ UNRECORDED = {
     "pages": Scenario(pages.pages, "nsqadmin's page and samples of 500 topics on many nsqds"),
     "first_pages": Scenario(
         first_pages.first_pages, "nsqadmin's pages and `nsqcy top` with 100,000 topics on one nsqd"
+    ),
+    "lookups": Scenario(
+        lookups.lookups, "nsqlookupd with 100,000 topics of 100 nsqds: latency of lookups"
     ),
     "strangers": Scenario(
         strangers.strangers, "memory of connections before they have authenticated"

@@ -24,10 +24,10 @@ from nsqcy.protocol.wire import command, command_with_body
 
 RATE = 1_000  # messages per second
 SECONDS = 4
-CONSUMER = slice(0, 1)  # the consumers in a team
+CONSUMER = slice(0, 1)  # the consumer's position in a team
 CHANNELS = 3
 LARGE = 10_000  # bytes of a message in the backlog
-ROOM = 4096  # receive buffer of a client that does not read
+ROOM = 4096  # bytes of the receive buffer of a client that does not read
 SENDING = 0.02  # seconds for sending to a daemon that does not read
 HANDSHAKE = 30.0
 EVER = 3600.0

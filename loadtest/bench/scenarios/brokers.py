@@ -25,7 +25,7 @@ LOGS = (0.1, 1.0, 3.0)  # GB
 LOGGED, LOGGED_BATCH = 10_000, 20  # bytes of a message in a log, and messages per batch
 QUEUES, PART = 2_000, 100
 CLIENTS = 5_000
-FIRST_BUDGET = 120.0  # seconds until the first message
+FIRST_BUDGET = 120.0  # maximum seconds until the first message
 
 Measure = Callable[[Settings, "StoredDriver", Path], Iterator[Result]]
 

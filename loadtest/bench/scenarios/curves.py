@@ -20,9 +20,9 @@ from loadtest.bench.speed import BATCH, READY, Result, Settings, consume, measur
 from nsqcy.process.limits import available_memory
 
 POINT_SECONDS = 8.0
-SPARE_FILES = 500  # of a process that has as many connections as it can open files
+SPARE_FILES = 500  # descriptors that a process with the maximum number of connections keeps free
 TOPICS = 16  # for workers
-ENOUGH = 400_000  # messages for a figure
+ENOUGH = 400_000  # number of messages that gives a precise figure
 QUEUED_SIZE = 300  # bytes of memory for a queued message of 200 bytes
 
 

@@ -20,7 +20,7 @@ from nsqcy.nsqd.master.placement import Placement
 WAYS = ("", "tls", "snappy", "deflate", "tls+snappy")
 PUBLISHERS = 16
 RATE = 20_000  # messages per second
-MAX_TRIES = 64  # connection attempts to reach the desired worker
+MAX_TRIES = 64  # maximum connection attempts to reach the desired worker
 
 
 @contextmanager

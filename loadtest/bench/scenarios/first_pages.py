@@ -22,7 +22,7 @@ from nsqcy.testing.http_requests import Web, eventually
 TOPICS = 100_000
 PATHS = ("/", "/topics", "/channels", "/nodes", "/counter")
 AHEAD = 200  # topics created at once
-WITHIN = 600.0  # seconds for nsqlookupd to list all topics
+WITHIN = 600.0  # maximum seconds until nsqlookupd lists all topics
 TOP = (sys.executable, "-m", "nsqcy", "top", "--json", "--interval=1ms")  # queries twice
 
 

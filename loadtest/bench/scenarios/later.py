@@ -12,7 +12,7 @@ from loadtest.bench.speed import READY, Result, Settings, measure, percentiles, 
 from loadtest.daemons import Nsqd
 from nsqcy.protocol.wire import command, finish_all
 
-AHEAD = 100  # DPUBs sent before their responses are read
+AHEAD = 100  # number of DPUBs sent before their responses are read
 MS = 1_000_000
 HOUR_MS = 3600 * 1000
 MONTH_MS = 30 * 24 * HOUR_MS
@@ -216,7 +216,8 @@ def young(settings: Settings) -> Iterator[Result]:
 
 
 def requeues(settings: Settings) -> Iterator[Result]:
-    """Measure messages that are requeued repeatedly, immediately or for a second."""
+    """Measure messages that are requeued repeatedly, without a delay or with a delay of a
+    second."""
     messages = settings.count(200_000)
     with settings.nsqd() as nsqd:
         for _ in settings.rounds():

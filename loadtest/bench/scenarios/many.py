@@ -7,7 +7,7 @@ from loadtest.bench import load
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.speed import Result, Settings, consume, measure, publish, touch_memory
 
-SETTLE = 1.0  # seconds for a daemon to free a client's memory
+SETTLE = 1.0  # seconds in which a daemon frees a client's memory
 IDLE = 3.0  # how long connections stay idle, in seconds
 PROCESSES = 2
 

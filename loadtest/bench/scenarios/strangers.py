@@ -25,11 +25,11 @@ from nsqcy.testing.wire_client import sized
 from nsqcy.users.hashes import hash_token
 
 COUNT = 100  # connections
-LIMIT = 64 << 10  # bytes for each connection
+LIMIT = 64 << 10  # maximum bytes for each connection
 
 _QUIET = 0.05  # seconds between two measurements of the daemon
 _SETTLE_LIMIT = 30.0
-_SEND_LIMIT = 0.2  # seconds to wait for a daemon that does not read
+_SEND_LIMIT = 0.2  # maximum seconds to wait for a daemon that does not read
 
 HEAD = b"GET /ping HTTP/1.1\r\nHost: h\r\n"
 BIG = 900_000

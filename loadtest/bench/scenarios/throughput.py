@@ -7,8 +7,8 @@ from loadtest.bench.daemon import Daemon, NotOffered
 from loadtest.bench.speed import READY, Result, Settings, beside, consume, measure, publish
 
 BOTH = "MPUB and SUB+FIN at once"
-LARGE = ((100_000, 5_000, 16), (1_000_000, 500, 4))  # bytes, messages, unanswered messages
-FLOOR_TIMES = 5  # multiplies the floor's messages, because the floor would end too early
+LARGE = ((100_000, 5_000, 16), (1_000_000, 500, 4))  # size, messages, unanswered messages
+FLOOR_TIMES = 5  # multiplies the floor's messages; otherwise, the floor would end too early
 
 
 def batches(settings: Settings) -> Iterator[Result]:

@@ -18,9 +18,9 @@ from loadtest.bench.tasks.brokers import BROKERS, REDELIVERY, Broker, is_install
 from loadtest.bench.tasks.workers import Workers
 from loadtest.soak.ledger import Account, Ledger
 
-END_LIMIT = 1800.0  # seconds after which a scenario fails
+END_LIMIT = 1800.0  # maximum seconds; after that, a scenario fails
 POLL = 0.02
-SAMPLE_INTERVAL = 1.0  # interval between samples of the workers' memory
+SAMPLE_INTERVAL = 1.0  # seconds between samples of the workers' memory
 WORKERS = 4
 KILL_INTERVAL = 2.0
 RESTART_INTERVAL = 20.0
@@ -98,7 +98,7 @@ def wait(holds: Callable[[], bool], *periodic: Periodic) -> None:
 
 
 class Quiet:
-    """Holds once no task has run for `QUIET` seconds and the publisher has ended."""
+    """Condition: no task has run for `QUIET` seconds, and the publisher has ended."""
 
     def __init__(self, workers: Workers, process: "subprocess.Popen[str]") -> None:
         self._workers = workers

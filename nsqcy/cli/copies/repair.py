@@ -25,7 +25,7 @@ def repair(data_path: Path) -> None:
 
     For an etcd that has lost its data, was restored from a backup, or was replaced. Stop all nsqds
     in the cluster, run this command for each of them, and start them again. They restore their
-    groups in etcd, without the nsqds that do not return within half a minute.
+    groups in etcd, and do not wait longer than half a minute for nsqds that are missing.
     """
     root = data_path / FOLDER
     if not root.is_dir():

@@ -68,14 +68,14 @@ class Producer:
         self._producer.start()
 
     def close(self) -> None:
-        """Stop after the outstanding responses."""
+        """Stop once the outstanding responses have arrived."""
         if self.is_running:
             self._is_closed = True
             self._producer.close()
             self.on_close.send(self)
 
     def join(self, timeout: float | None = None, raise_error: bool = False) -> None:
-        """close() has already waited."""
+        """Do nothing: close() has already waited."""
 
     @property
     def is_running(self) -> bool:

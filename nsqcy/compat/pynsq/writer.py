@@ -32,7 +32,7 @@ class Writer:
         self.nsqd_tcp_addresses = addresses(nsqd_tcp_addresses)
         assert self.nsqd_tcp_addresses
         self.name = name or self.nsqd_tcp_addresses[0]
-        kwargs.pop("requeue_delay", None)  # accepted for connections of both kinds
+        kwargs.pop("requeue_delay", None)  # pynsq accepts it for readers and writers
         self._producer = Producer(
             self.nsqd_tcp_addresses,
             name=self.name,
@@ -77,7 +77,7 @@ class Writer:
 
     async def _answer(self, publish: Callable[[], Awaitable[bytes]]) -> bytes:
         core = self._producer.core
-        if core.running and not core.connections:  # if no connection is being established
+        if core.running and not core.connections:  # and none is being established
             raise SendError("no open connections")
         try:
             return await publish()

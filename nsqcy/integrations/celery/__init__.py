@@ -5,7 +5,7 @@
     app = Celery("shop", broker="nsqcy://127.0.0.1:4150")
 
 Celery does not need the import if nsqcy is installed as a distribution. kombu has no entry points
-for transports, but it loads those of serializers, and `SERIALIZER` is one of them. Celery loads
+for transports, but it loads those of serializers, including `SERIALIZER`. Celery loads
 them before it connects; a program that uses kombu alone must import this module.
 """
 

@@ -19,7 +19,7 @@ from nsqcy.integrations.client_options import (
 from nsqcy.integrations.unanswered import Unanswered
 
 OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "close_timeout")
-END_WAIT = 5.0  # seconds to wait for the last answers on close
+END_WAIT = 5.0  # maximum seconds to wait for the last answers on close
 
 
 class Settings:

@@ -31,7 +31,7 @@ from nsqcy.integrations.faststream.message import (
 from nsqcy.integrations.faststream.publisher import NsqReplyPublisher
 from nsqcy.integrations.unanswered import Unanswered
 
-START_LIMIT = 5.0  # seconds to wait for subscriptions; slower nsqds are subscribed to later
+START_LIMIT = 5.0  # maximum seconds to wait for subscriptions; slower nsqds follow later
 CLOSE_TIMEOUT = 1.0  # seconds; graceful_timeout has already passed
 
 

@@ -100,7 +100,7 @@ class Channel(virtual.Channel):
             self._transport.temporary.add(queue)
 
     def _queue_bind(self, exchange: str, *meta: Any) -> None:
-        """kombu has already recorded the binding."""
+        """Do nothing: kombu has already recorded the binding."""
 
     def _size(self, queue: str) -> int:
         return self._transport.management.size(self._topics.all_of_queue(queue))
@@ -121,7 +121,7 @@ class Channel(virtual.Channel):
         self._transport.temporary.discard(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
-        """Keep the queue: its consumers end with the channel."""
+        """Do nothing: the consumers of the reply queue end with the channel."""
 
     # -- consuming
 

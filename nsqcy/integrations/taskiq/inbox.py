@@ -112,7 +112,7 @@ class Answer:
         self._inbox.finish(self._message)
 
     def demand(self) -> None:
-        """Drop the message if the current asyncio task ends without a call."""
+        """Drop the message if the current asyncio task ends without calling this object."""
         if (task := asyncio.current_task()) is not None:
             task.add_done_callback(self._ended)
 

@@ -29,9 +29,9 @@ DISCOVERY = "/.well-known/openid-configuration"
 ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]
 MAX_ANSWER = 1 << 20  # bytes
 PIECE = 1 << 16
-TIMEOUT = 10  # seconds for one request to the provider
+TIMEOUT = 10  # maximum seconds for one request to the provider
 MAX_ATTEMPTS = 1000
-MAX_AGE = 600.0  # seconds from the start of an attempt to its end
+MAX_AGE = 600.0  # maximum seconds from the start of an attempt to its end
 LEEWAY = 60  # seconds by which the provider's clock may differ
 
 

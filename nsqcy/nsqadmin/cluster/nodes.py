@@ -131,5 +131,5 @@ class Clients:
         return found.producer.topology_region, found.producer.topology_zone
 
     def connected(self, client: ClientStats) -> int:
-        """Return the nanoseconds since the client connected, in whole seconds."""
+        """Return the time since the client connected, in ns, rounded to seconds."""
         return (self._now - client.connect_ts) * SECOND

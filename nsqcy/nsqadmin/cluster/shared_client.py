@@ -22,7 +22,7 @@ from nsqcy.nsqadmin.cluster.outages import NotAsked
 from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
 
 MIN_PAUSE, MAX_PAUSE = 0.1, 30.0  # seconds
-MAX_SILENT = 1000  # daemons; false registrations could add any number
+MAX_SILENT = 1000  # maximum daemons to remember: false registrations could add any number
 
 Place = tuple[str | None, int | None]
 
@@ -37,7 +37,7 @@ class Silent:
         self._lock = threading.Lock()
 
     def check(self, place: Place) -> None:
-        """Raises NotAsked, except once after each pause."""
+        """Raise NotAsked for a daemon that has not answered, except once after each pause."""
         now = self._clock()
         with self._lock:
             until = self._until.get(place)

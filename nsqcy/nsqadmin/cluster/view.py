@@ -94,19 +94,24 @@ class ClusterView:
             return sorted({name for names in self._collect(outcome, NSQLOOKUPD) for name in names})
         return sorted(_names(each for _, each in self._summaries_of_nsqds(0, names=True)))
 
+    def _listed_topics(self, nodes: Iterable[Node]) -> list[str]:
+        """Return the names of all topics, sorted: those of these nsqds, and those that only
+        nsqlookupds know."""
+        outcome = discovery.topics(self.lookupds, web=self._web, abandoned=True)
+        found = set().union(*self._collect(outcome, NSQLOOKUPD))
+        return sorted(found.union(*(node.producer.topics for node in nodes)))
+
     def inactive_topics(self) -> dict[str, list[str]]:
         """Return the topics that nsqlookupds list but no nsqd has, with their channels."""
         if not self.by_lookupds:
             return {}
-        outcome = discovery.topics(self.lookupds, web=self._web)
+        outcome = discovery.topics(self.lookupds, web=self._web, abandoned=True)
         self.failed_lookupds = {address: str(error) for address, error in outcome.errors.items()}
-        names = {name for names in self._collect(outcome, NSQLOOKUPD) for name in names}
-        active = {
-            topic
-            for node in self.nodes()
-            for topic, tombstoned in node.producer.topics.items()
-            if not tombstoned
-        }
+        names = set().union(*self._collect(outcome, NSQLOOKUPD))
+        active: set[str] = set()
+        for node in self.nodes():
+            for topic, tombstoned in node.producer.topics.items():
+                (names if tombstoned else active).add(topic)
         found: dict[str, set[str]] = {name: set() for name in sorted(names - active)}
         known = discovery.channels(list(outcome.values), found, web=self._web)
         for (_, topic), channels in known.values.items():
@@ -187,7 +192,7 @@ class ClusterView:
         if any(found for _, found in having):
             return NodeStats(having)
         if channel:
-            # raises an error if the topic itself is unknown: nsqds omit it in both cases
+            # raises an error if the topic is unknown too: nsqds omit it even if only the channel is
             self.topic(name)
             raise self.not_found(CHANNEL_NOT_FOUND)
         raise self.not_found(TOPIC_NOT_FOUND)
@@ -200,8 +205,8 @@ class ClusterView:
             answering = {node.at for node, _ in found}
             silent = [at for at in self._nsqds if at not in answering]
             return self._busiest(sorted(_names(each for _, each in found)), found, silent)
-        listed = self.topics() if names else []
         nodes = self.nodes() if names else self.known()
+        listed = self._listed_topics(nodes) if names else []
         found = self._summaries(nodes)
         answering = {node.name for node, _ in found}
         silent = [each.name for each in nodes if each.name not in answering]
@@ -217,7 +222,7 @@ class ClusterView:
         return Busiest(names, self._completed(found, busy), silent)
 
     def complete(self, busiest: "Busiest", names: Iterable[str]) -> "Busiest":
-        """Return the same with the rows for the topics with these names."""
+        """Return these topics, with the rows for the topics with these names in addition."""
         return busiest._replace(found=self._completed(busiest.found, names))
 
     def _completed(

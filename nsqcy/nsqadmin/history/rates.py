@@ -48,8 +48,8 @@ class _Reported(NamedTuple):
 
 
 class _Others(NamedTuple):
-    """The topics that a reading does not contain, together, and reported rates of the topics that
-    it does."""
+    """Sums over the topics that a reading omits, and the reported rates of the topics that it
+    contains."""
 
     level: Level
     growth: Growth

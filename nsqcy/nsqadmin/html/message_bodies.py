@@ -11,7 +11,7 @@ from codecs import getincrementaldecoder
 from typing import NamedTuple
 
 JSON, TEXT, HEX = "JSON", "text", "hex"
-MAX_HEX = 16 << 10  # bytes shown in hex, at five characters each
+MAX_HEX = 16 << 10  # maximum bytes shown in hex, at five characters each
 _GROWTH = 4  # maximum growth of formatted JSON, as a factor
 _INDENT = "  "
 

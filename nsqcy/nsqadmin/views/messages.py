@@ -28,8 +28,8 @@ CHANNEL_TABS = {
     "deferred": "Deferred",
     "dead": "Dead Letters",
 }
-MAX_BYTES = 512 << 10  # bytes of a body on a single message's page
-PREVIEW = 120  # characters of a body in a row
+MAX_BYTES = 512 << 10  # maximum bytes of a body on a single message's page
+PREVIEW = 120  # maximum characters of a body in a row
 KEPT = ("dead", "via", "as", "q", "path", "from")  # parameters that links on the page preserve
 SIZES = ("10", "50", "100")  # messages per nsqd; the last one is nsqd's maximum
 

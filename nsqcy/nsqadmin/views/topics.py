@@ -102,7 +102,7 @@ def choose(all_topics: Found, location: Location, plots: Plots) -> Streams:
     signs: dict[str, Sequence[Sign]] = {name: [NO_NSQD] for name in all_topics.lost}
     signs |= signs_by_topic(topics, plots, all_topics.origins)
     wanted = location.params.get("q", "").casefold()
-    found = [name for name in names if wanted in name.casefold()]
+    found = [name for name in names if wanted in name.casefold()] if wanted else list(names)
 
     def value(name: str) -> Value:
         match location.sorted_by:

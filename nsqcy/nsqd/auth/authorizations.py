@@ -15,9 +15,9 @@ from nsqcy.ipc.core import Quota
 from nsqcy.util import gojson
 
 MAX_ANSWER = 1 << 20  # maximum bytes per response
-MAX_EXPRESSIONS = 2000  # expressions per response; bounds the time for a decision
+MAX_EXPRESSIONS = 2000  # maximum expressions per response; bounds the time for a decision
 MAX_EXPRESSION = 64 << 10  # maximum bytes per compiled expression
-MAX_STEPS = 100_000  # total size of a response's compiled expressions; bounds memory use
+MAX_STEPS = 100_000  # maximum total size of a response's compiled expressions; bounds memory
 MAX_DECISIONS = 1000  # maximum cached decisions per response
 MAX_TTL = 10 * 365 * 86400  # seconds; longer than any connection lasts
 PERMISSIONS = frozenset({"subscribe", "publish"})

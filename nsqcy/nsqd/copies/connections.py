@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from OpenSSL import SSL
 
 FAILURE_INTERVAL = 60.0  # seconds between two log lines about a stream that cannot be opened
-LEAVE_PAUSE = 0.02  # seconds for streams to send their last messages
+LEAVE_PAUSE = 0.02  # seconds to wait while streams send their last messages
 
 Key = tuple[str, str]
 """A node and a group."""

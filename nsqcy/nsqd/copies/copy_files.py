@@ -94,7 +94,7 @@ class CopyFiles:
             uncleanly
         failed: called with the errno of the first change that failed
         fetch: fetches a part of a file from another copy
-        found: called with a file and its present or repaired fault
+        found: called with a file and its fault, which is still present or was repaired
         mend_journal: replaces a damaged journal that no other copy has
         Raises Unreadable.
         """
@@ -151,7 +151,7 @@ class CopyFiles:
         if self.damaged:
             self._whole = False  # an owner empties files that it cannot compare
         if self.lacking:
-            self._save_facts()  # before the list no longer shows it
+            self._save_facts()  # before the new list hides what is missing
         self._list(listed)
         if facts and not _has_list(facts):
             self._save_facts()

@@ -22,11 +22,11 @@ SEGMENT = ".seg"
 """Suffix of a segment's name."""
 JOURNAL = "journal"
 FORMAT = 1
-SPARE = 1000  # lines that may be outdated before the list is written anew
+SPARE = 1000  # maximum outdated lines before the list is rewritten
 
 
 class DamagedList(ValueError):
-    """The list is missing or damaged. The files may be intact, but nothing tells."""
+    """The list is missing or damaged. Whether the files are intact is unknown."""
 
 
 class FileList:
@@ -74,14 +74,14 @@ class FileList:
         self._end, self._lines = len(content), len(sizes)
 
     def put(self, sizes: Mapping[str, int]) -> None:
-        """List files, with the size that each file has at least. Call this after the changes that
-        made the files so large."""
+        """List files, with the minimum size of each. Call this after the changes through which the
+        files reached these sizes."""
         self._sizes.update(sizes)
         self._append(_lines(sizes), len(sizes))
 
     def reduce(self, path: str, size: int | None) -> None:
-        """Record that a file may have a smaller size from now on, or None: that it may be absent.
-        Call this before the change."""
+        """Record that a file may have this smaller size from now on or, if `size` is None, may be
+        absent. Call this before the change."""
         listed = self._sizes.get(path)
         if listed is None or (size is not None and size >= listed):
             return

@@ -92,8 +92,8 @@ class FileTable:
         self._put_on_list(path)  # a new file is created by its first write
 
     def shrinks(self, path: str, size: int | None) -> None:
-        """Record that a file is about to be truncated or replaced, so that it may have a smaller
-        size, or None: deleted."""
+        """Record that a file is about to be truncated or replaced, and may then have this smaller
+        size. If `size` is None, the file is about to be deleted."""
         if self.list is not None:
             self.list.reduce(path, size)
 

@@ -478,7 +478,7 @@ class CopiesHost:
             self._pass_runs(node, group_id)
 
     def _pass_runs(self, node: str, group_id: str) -> None:
-        """Let the runs of an owner that has filled a copy take the shortest way."""
+        """Use the fast path for runs from an owner that has filled a copy."""
         holder, copy = self.worker.holder(group_id), self._copies.get(group_id)
         if holder is not None and holder.owner == node and holder.copy is copy:
             sink = RunSink(holder, copy, self._enter, self._io.kick_now)

@@ -17,9 +17,9 @@ from nsqcy.nsqd.copies.file_table import HEADER, FileTable
 from nsqcy.storage.core import IoThread, find_record, footer_begin, footer_length, records_end
 
 PIECE = 256 << 10  # bytes to read at a time; more for larger records
-MAX_PART = 60 << 20  # bytes of a part to fetch; an answer is one frame
+MAX_PART = 60 << 20  # maximum bytes of a part to fetch; an answer is one frame
 FOOTER_READ = 32 << 10  # bytes; most footers fit into them
-MAX_MENDS = 3  # repairs of the same part after which the disk is assumed to lose written data
+MAX_MENDS = 3  # maximum repairs of a part; after that, the disk is assumed to lose data
 SAME = 600.0  # seconds after which a failing part is treated as a new one
 GAP = 60.0  # seconds without a request after which a part is assumed readable; logs retry sooner
 

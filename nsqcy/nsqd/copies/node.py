@@ -2,8 +2,8 @@
 
 A process with an empty disk becomes a new node. A node's file contains the names of its processes.
 This reveals a disk that has been replaced with an older version: the registry then has a name
-that is not in the file. It also contains the registry's identity, and the values of the node's
-groups, so that a different or an older registry is detected, and the values can be restored
+that is not in the file. The file also contains the registry's identity, and the values of the
+node's groups, so that a different or an older registry is detected, and the values can be restored
 (`nsqcy.copies.recall`).
 """
 
@@ -31,7 +31,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.storage import state_file
 from nsqcy.storage.state_file import StateFile, parse_object
 
-FLUSH_LIMIT = 2.0  # seconds to wait for the disk
+FLUSH_LIMIT = 2.0  # maximum seconds to wait for the disk
 
 
 class Node:

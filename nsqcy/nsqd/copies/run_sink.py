@@ -1,6 +1,7 @@
-"""The shortest way of the most frequent message: a run of records for a file that has some already.
+"""Fast path for the most frequent message: a run of records for a file that already has records.
 
-Does the same as `decode`, `Holder.received` and `CopyFiles`, in one step. Refuses everything else.
+Has the effect of `decode`, `Holder.received` and `CopyFiles` in one step. Refuses all other
+messages.
 """
 
 import time

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from OpenSSL import SSL
 
 TITLE = "COPIES"  # name of the listener in the log
-TIMEOUT = 5.0  # seconds to connect and exchange greetings
-MAX_GREETING = 64  # accepted connections without a greeting; each may keep 80 KiB for TLS
+TIMEOUT = 5.0  # maximum seconds to connect and exchange greetings
+MAX_GREETING = 64  # maximum connections without a greeting; each may keep 80 KiB for TLS
 MAX_QUEUED = 128 << 20  # maximum unsent bytes
 PIECE = 256 << 10  # bytes to read at a time
 
@@ -89,7 +89,7 @@ class Stream:
         """Messages from the first one whose data is still being read."""
         self._is_closed = False
         self.sink: RunSink | None = None
-        """Takes the runs that it can; the other messages are passed on."""
+        """Takes the messages that it accepts; all others are passed to `received`."""
         self._carrier: FrameSocket | _EncryptedFrames
         if type(sock) is socket.socket:
             self._carrier = FrameSocket(

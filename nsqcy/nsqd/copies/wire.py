@@ -37,7 +37,7 @@ from nsqcy.nsqd.copies.copy_files import Data
 
 LEVEL = 1
 """Protocol version."""
-MAX_FRAME = 64 << 20  # bytes; a list of all files may be long
+MAX_FRAME = 64 << 20  # maximum bytes; a list of all files may be long
 MAX_GREETING = 4096
 REASONS = ("epoch", "full", "failing", "leaving")
 

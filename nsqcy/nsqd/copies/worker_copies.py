@@ -25,8 +25,8 @@ from nsqcy.nsqd.process_messages.topic_verbs import CreateChannel, CreateTopic, 
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 READY_INTERVAL = 0.01  # seconds between checks of whether the groups are open
-LOAD_LIMIT = 3.0  # seconds to wait for the groups at startup
-FLUSH_LIMIT = 2.0  # seconds to wait for the holders at exit
+LOAD_LIMIT = 3.0  # maximum seconds to wait for the groups at startup
+FLUSH_LIMIT = 2.0  # maximum seconds to wait for the holders at exit
 RETRY_INTERVAL = 1.0  # seconds between attempts to create channels
 
 

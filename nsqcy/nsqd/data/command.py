@@ -32,7 +32,7 @@ from nsqcy.nsqd.data.diskqueue import MARK, Damage, Queue, QueueReader, find_que
 from nsqcy.nsqd.data.exporter import Export
 from nsqcy.nsqd.data.importer import ASIDE, DONE, TMP, Importer, is_needed
 from nsqcy.nsqd.known_topics import KnownTopics
-from nsqcy.nsqd.master import metadata, policy_file
+from nsqcy.nsqd.master import metadata, metadata_changes, policy_file
 from nsqcy.nsqd.options import NSQD, policies, resolve
 from nsqcy.process import data_path_lock
 from nsqcy.storage import state_file, write_probe
@@ -43,7 +43,7 @@ from nsqcy.util.standard_streams import show
 PROGRESS = 0.2  # seconds between progress updates
 
 # Names in a data path: regular files, and leftovers with nsqd's action at startup.
-OURS = {metadata.FILE, policy_file.FILE, PREVIOUS, FOLDER}
+OURS = {metadata.FILE, metadata_changes.FILE, policy_file.FILE, PREVIOUS, FOLDER}
 LEFTOVERS = {
     TMP: "an incomplete import; nsqd repeats it at the next start",
     DONE: "an import that lacks its final renames; nsqd completes it at the next start",

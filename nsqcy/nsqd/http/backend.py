@@ -53,8 +53,8 @@ class Backend(Inspected, Protocol):
         """Return the publish limits of a topic, which need not exist."""
 
     def sink(self, topic: str, headers: bytes = b"") -> Sink | None:
-        """Return a fast path for publishes to the topic that need neither a wait nor a delay;
-        otherwise, it has the same effect as `publish`. None if there is no fast path."""
+        """Return a fast path, with the effect of `publish`, for publishes to the topic that need
+        neither a wait nor a delay. None if there is no fast path."""
 
     def at_owner(self, verb: TopicVerb[Result]) -> Result:
         """Run a verb in the topic's worker. Raises Refused."""

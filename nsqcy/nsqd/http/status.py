@@ -13,7 +13,7 @@ from nsqcy.nsqd.http.params import BOOLEANS
 from nsqcy.nsqd.process_messages.master_verbs import GetAllCopies, GetNode
 from nsqcy.nsqd.process_messages.stats_query import Query
 
-MAX_NAMED = 1000  # topics that a request may select by name
+MAX_NAMED = 1000  # maximum topics that a request may select by name
 
 _COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 QUERIES_LIMIT = 8  # maximum concurrent queries to one nsqlookupd
 THREADS_LIMIT = 256
-SETTLE_LIMIT = 3.0  # seconds within which a new nsqlookupd must report its HTTP address
+SETTLE_LIMIT = 3.0  # maximum seconds until a new nsqlookupd has reported its HTTP address
 MAX_WAIT = 50.0  # seconds, for a request without a time limit; workers wait at most 60 s
 IDLE_THREAD = 10.0
 MAX_ANSWER = 5 << 20

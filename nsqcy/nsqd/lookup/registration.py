@@ -36,7 +36,7 @@ from nsqcy.nsqd.lookup.protocol import (
 )
 from nsqcy.util.self_connect import refuse_itself
 
-STEP_LIMIT = 1.0  # seconds for a connect, a write and each response
+STEP_LIMIT = 1.0  # maximum seconds for a connect, a write and each response
 PING_EVERY = 15.0
 RETRY_FIRST, MAX_RETRY = 0.1, 15.0  # seconds to wait before the next attempt
 RESOLVE_EVERY = 15.0  # seconds between name resolutions
@@ -186,7 +186,7 @@ class Peer:
         return _dial(self._targets[-1])
 
     def _serve(self) -> None:
-        # Do both in the same turn, so that every later change is queued.
+        # Set `_told` in the turn that reads all topics, so that every later change is queued.
         self._sync.extend(self._lookup.everything())
         self._told = True
         self.caught_up.clear()

@@ -17,7 +17,7 @@ class Reread(NamedTuple):
     """Result of reloading the configuration and its files after a SIGHUP."""
 
     log_level: int
-    tls: dict[str, Any] | None = None  # a nsqcy.nsqd.tls.Material
+    tls: dict[str, Any] | None = None  # the fields of an nsqcy.nsqd.tls.Material
     lookupds: tuple[str, ...] | None = None
     users: str | None = None  # the text of the users file
 

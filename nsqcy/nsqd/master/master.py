@@ -51,7 +51,7 @@ from nsqcy.util import garbage
 from nsqcy.util.slices import Turns
 
 CLEAN, FAILED = 0, 1
-LAST_WRITE_LIMIT = 10.0  # seconds to write nsqd.dat at exit
+LAST_WRITE_LIMIT = 10.0  # maximum seconds for writing nsqd.dat at exit
 
 
 class Master:

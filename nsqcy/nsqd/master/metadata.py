@@ -1,24 +1,28 @@
 """nsqd.dat: the names of topics and channels and whether they are paused.
 
-`load` and `dump` handle the file format, which is NSQ's byte for byte. `Store` writes the file
-outside the hub, one write at a time. This module does not depend on messages or processes.
+`load` and `dump` handle the file format, which is NSQ's byte for byte. `Store` writes the file, and
+the changes that follow it, outside the hub, one write at a time. This module does not depend on
+messages or processes.
 """
 
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import gevent
 from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION
+from nsqcy.base.core import crc32c
 from nsqcy.errors import StartError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
 from nsqcy.nsqd.known_topics import KnownTopics, to_json
+from nsqcy.nsqd.master import metadata_changes
+from nsqcy.nsqd.master.metadata_changes import ChangeLog
 from nsqcy.storage import state_file
 from nsqcy.storage.state_file import Fault, Found, StateFile
 
@@ -29,6 +33,9 @@ REST, MAX_REST = 10, 1.0
 """After a write, changes that no caller waits for gather for this many times the duration of the
 write, but at most for MAX_REST seconds. The file lists every topic: one write per deletion would
 take a time that grows with the square of the number of topics."""
+LARGE = 64 << 10
+"""Bytes. After a write of such an nsqd.dat, changes that callers wait for are appended to
+nsqd.dat.changes, until the file is written again."""
 _TOPIC_SUFFIX = ".topic"
 
 
@@ -58,14 +65,37 @@ def load(data_path: str, log: Lines) -> KnownTopics:
     if found.is_foreign:
         events.metadata_foreign(log, path=found.path)
     known_topics = KnownTopics()
-    _fill(known_topics, found.value or [], log)
+    if found.value is not None:
+        _fill(known_topics, found.value.topics, log)
+        if not found.is_foreign:
+            _repeat(known_topics, data_path, found.value.checksum, found.path, log)
     _adopt(known_topics, data_path, log)
     return known_topics
 
 
-def look(data_path: str) -> Found[list[tuple[_Entry, list[_Entry]]]]:
-    """Read nsqd.dat: its topics with their channels, including invalid names."""
-    return _file(data_path).look(_topics)
+class _Content(NamedTuple):
+    """A version of nsqd.dat: its topics with their channels, including invalid names."""
+
+    topics: list[tuple[_Entry, list[_Entry]]]
+    checksum: int
+
+
+def look(data_path: str) -> Found[_Content]:
+    """Read nsqd.dat, without the changes that follow it."""
+    return _file(data_path).look(lambda content: _Content(_topics(content), crc32c(content)))
+
+
+def _repeat(
+    known_topics: KnownTopics, data_path: str, checksum: int, path: str, log: Lines
+) -> None:
+    """Make the changes that follow a version of nsqd.dat, which has this path."""
+    is_previous = path != _file(data_path).path
+    changes, faults = metadata_changes.read(data_path, checksum, is_previous=is_previous)
+    for fault in faults:
+        use = "nsqd uses the intact changes"
+        events.state_file_damaged(log, fault.text, use, path=fault.path, error=fault.error, used="")
+    for change in changes:
+        known_topics.apply(change)
 
 
 def _file(data_path: str) -> StateFile:
@@ -217,8 +247,9 @@ class Store:
     """Writes the known topics to nsqd.dat outside the hub, one write at a time for any number of
     callers.
 
-    A caller waits for a write that begins after its call, so the file then contains its change.
-    After a failure, the store retries with growing pauses.
+    A caller waits for a write that begins after its call, so its change is then on disk. A write
+    replaces nsqd.dat, or appends changes if a large nsqd.dat was just written. After a failure, the
+    store retries with growing pauses.
     """
 
     def __init__(self, known_topics: KnownTopics, data_path: str, log: Lines) -> None:
@@ -228,7 +259,10 @@ class Store:
         self._log = log
         self._waiting: list[AsyncResult] = []
         self._dirty = False
-        self._written: int | None = None  # version of the known topics in the file
+        self._is_whole = False  # whether a caller waits for a complete nsqd.dat
+        self._changes = ChangeLog(data_path)
+        self._checksum = self._before = 0  # of nsqd.dat, and of its previous version
+        self._written: int | None = None  # version of the known topics on disk
         self._pause = 0.0
         """Seconds before the next attempt, after a failure."""
         self._timer: gevent.Greenlet | None = None
@@ -237,16 +271,20 @@ class Store:
         self._writer: gevent.Greenlet | None = None
 
     def persist(self) -> None:
-        """Write, and block this greenlet until the file is on disk. Raises OSError."""
+        """Replace nsqd.dat, and block this greenlet until it is on disk. Raises OSError."""
+        self._is_whole = True
+        self._await_write()
+
+    def catch_up(self) -> None:
+        """Block this greenlet until all changes are on disk. Raises OSError."""
+        if self._written != self._known_topics.version:
+            self._await_write()
+
+    def _await_write(self) -> None:
         done = AsyncResult()
         self._waiting.append(done)
         self._start()
         done.get()
-
-    def catch_up(self) -> None:
-        """Block this greenlet until the file on disk contains all changes. Raises OSError."""
-        if self._written != self._known_topics.version:
-            self.persist()
 
     def persist_now(self) -> None:
         """Begin to write, unless a write is in progress or has just ended: then write after it,
@@ -284,7 +322,7 @@ class Store:
         while True:
             waiting, self._waiting = self._waiting, []
             self._dirty = False
-            error = self._write()
+            error = self._append() if self._may_append() else self._write()
             for done in waiting:
                 done.set(None) if error is None else done.set_exception(error)
             if not self._waiting:
@@ -300,11 +338,31 @@ class Store:
         if self._dirty:
             self.persist_soon()
 
+    def _may_append(self) -> bool:
+        is_resting = time.monotonic() < self._rests_until
+        return self._changes.is_usable and is_resting and not self._is_whole
+
+    def _append(self) -> OSError | None:
+        """Write the changes; nsqd.dat follows after a rest."""
+        changes, version = self._known_topics.take_changes(), self._known_topics.version
+        if changes is None:
+            return self._write()
+        lines = metadata_changes.encode(changes)
+        places = self._checksum, self._before
+        if lines and self._in_pool(self._changes.append, lines, *places) is not None:
+            return self._write()
+        self._written = version
+        self._dirty = True
+        return None
+
     def _write(self) -> OSError | None:
         began = time.monotonic()
         events.metadata_persisting(self._log, path=self._path)
+        self._is_whole = False
         content, version = dump(self._known_topics), self._known_topics.version
-        error: OSError | None = gevent.get_hub().threadpool.apply(self._replace, (content,))
+        self._known_topics.take_changes()
+        self._changes.is_usable = False  # until nsqd.dat contains the changes just taken
+        error = self._in_pool(self._replace, content)
         if error is None:
             self._written = version
         else:
@@ -313,13 +371,24 @@ class Store:
         self._rests_until = ended + min(MAX_REST, REST * (ended - began))
         return error
 
-    def _replace(self, content: bytes) -> OSError | None:
-        """Runs in a pool thread. It does not raise, because the pool would print the error."""
-        try:
-            replace_file(self._data_path, content)
-        except OSError as error:
-            return error
-        return None
+    def _replace(self, content: bytes) -> None:
+        replace_file(self._data_path, content)
+        self._before, self._checksum = self._checksum, crc32c(content)
+        self._changes.restart()
+        self._changes.is_usable = len(content) >= LARGE
+
+    def _in_pool(self, call: Callable[..., None], *args: Any) -> OSError | None:
+        """Run a call in a pool thread; return its error, which the pool would print."""
+
+        def run() -> OSError | None:
+            try:
+                call(*args)
+            except OSError as error:
+                return error
+            return None
+
+        found: OSError | None = gevent.get_hub().threadpool.apply(run)
+        return found
 
 
 def _reason(error: OSError) -> str:

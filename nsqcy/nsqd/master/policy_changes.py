@@ -77,7 +77,7 @@ class PolicyStore:
                     self._keep(self._saved, list(values))
 
     def recalled(self) -> None:
-        """Handle a worker's report of such policies. Never blocks."""
+        """Handle a worker's report of policies that only its journals contain. Never blocks."""
         if self._topics_are_loaded:
             gevent.spawn(self.recall)
 

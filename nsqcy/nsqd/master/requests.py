@@ -14,7 +14,7 @@ from nsqcy.nsqd.process_messages.to_worker import AdoptSession
 from nsqcy.process import ancillary
 from nsqcy.process.control import Answer, ChannelClosed, Request
 
-FORWARD_LIMIT = 60.0  # seconds for one worker to answer another; callers set shorter limits
+FORWARD_LIMIT = 60.0  # maximum seconds for one worker to answer another; callers set shorter limits
 
 
 class WorkerRequests:

@@ -3,8 +3,8 @@
 Owns the consequences of a worker's crash, which are, in this order: the worker receives no more
 connections, and the connections that it had not accepted are passed to other workers; the other
 workers are notified, and answer when they no longer touch its rings; the rings are reset; the
-worker is restarted; it loads its topics; the other workers are notified that it is up; it receives
-connections.
+worker is restarted and loads its topics; the other workers are notified that it is up; and it
+receives connections.
 """
 
 import signal
@@ -28,10 +28,10 @@ from nsqcy.process.arbiter import Arbiter, Child, describe
 from nsqcy.process.control import ChannelClosed, RemoteError
 from nsqcy.process.handoff import Accepted
 
-STOP_LIMIT = 600.0  # seconds for workers to save before they are killed
-KILL_LIMIT = 5.0  # seconds for a killed worker to exit
+STOP_LIMIT = 600.0  # maximum seconds for workers to save before they are killed
+KILL_LIMIT = 5.0  # maximum seconds for a killed worker to exit
 LOOK = 1.0  # seconds between checks of the workers that have not exited yet
-HUNG_UP_LIMIT = 5.0  # seconds for which a worker may survive the loss of its control channel
+HUNG_UP_LIMIT = 5.0  # maximum seconds that a worker may outlive its control channel
 NAG = 5.0  # seconds between log lines about a worker that does not answer
 
 

@@ -12,15 +12,15 @@ from nsqcy.nsqd.process_calls import Call, Result
 from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.process.control import Answer
 
-CHANGE_LIMIT = 5.0  # seconds for a worker to apply a change
-SHARE_LIMIT = 5.0  # seconds for a worker to return its share of /stats or /metrics
+CHANGE_LIMIT = 5.0  # maximum seconds for a worker to apply a change
+SHARE_LIMIT = 5.0  # maximum seconds for a worker to return its share of /stats or /metrics
 REMAINS_LIMIT = 5.0  # time limit for counting the remaining messages, in seconds
-INSPECT_LIMIT = 20.0  # seconds for a worker to return its debug report
-HEALTH_LIMIT = 2.0  # seconds for a worker to report its health; short, because clients are waiting
-PEER_HEALTH_LIMIT = 5.0  # seconds for a worker to report its health through the master
-ADOPT_LIMIT = 5.0  # seconds for a worker to adopt a session
+INSPECT_LIMIT = 20.0  # maximum seconds for a worker to return its debug report
+HEALTH_LIMIT = 2.0  # maximum seconds for a worker to report its health; clients are waiting
+PEER_HEALTH_LIMIT = 5.0  # maximum seconds for a worker to report its health through the master
+ADOPT_LIMIT = 5.0  # maximum seconds for a worker to adopt a session
 WIND_DOWN_LIMIT = (
-    5.0  # seconds to end the connections of producers; the worker's own limit is shorter
+    5.0  # maximum seconds to end connections of producers; the worker's own limit is shorter
 )
 
 

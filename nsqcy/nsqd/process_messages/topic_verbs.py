@@ -21,9 +21,9 @@ from nsqcy.process.control import CallTimeout
 if TYPE_CHECKING:
     from nsqcy.nsqd.worker.topic_owner import Done, TopicOwner
 
-WRITE_LIMIT = 4.0  # seconds until a change is on disk
+WRITE_LIMIT = 4.0  # maximum seconds until a change is on disk
 MAX_SEARCHED = 10_000  # maximum number of waiting messages to search for a message
-PEEK_LIMIT = 4.0  # seconds for reading messages
+PEEK_LIMIT = 4.0  # maximum seconds for reading messages
 
 
 @contextmanager
@@ -233,7 +233,7 @@ class Redrive(TopicVerb[int]):
 class TakeOut(TopicVerb[None]):
     """Redrive or drop one waiting message; `targets` as for Redrive. Raises Refused."""
 
-    timeout: ClassVar[float] = 10.0  # seconds for the search and for the write
+    timeout: ClassVar[float] = 10.0  # maximum seconds for the search and for the write
     topic: str
     channel: str
     id: int

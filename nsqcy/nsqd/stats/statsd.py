@@ -24,7 +24,7 @@ from nsqcy.nsqd.stats.stats_page import Whole
 from nsqcy.util.slices import Turns
 
 SECOND = 1_000_000_000
-LOOKUP_LIMIT = 1.0  # seconds to resolve a name
+LOOKUP_LIMIT = 1.0  # maximum seconds for resolving a name
 DEFAULT_PACKET = 4096  # bytes per packet, if the option's value is unusable
 TOPICS_A_TURN = 20
 FIGURES = Query(json=True, include_clients=False)

@@ -4,9 +4,9 @@ starts later: `python -m nsqcy.nsqd.worker.main BOOT-FD`.
 Owns the process's lifecycle: its signals, its hub, its heartbeat, its two channels to the master,
 and its exit. The engine, which is plugged in by name, serves the clients.
 
-The worker exits when the master requests it or has exited. It ignores signals for the whole process
-group (^C, a service manager's SIGTERM), which the master handles. process/arbiter.py defines the
-exit codes.
+The worker exits when the master requests this, or when the master has exited. It ignores signals
+for the whole process group (^C, a service manager's SIGTERM), which the master handles.
+process/arbiter.py defines the exit codes.
 """
 
 import _thread
@@ -82,8 +82,8 @@ class Engine(Protocol):
         """Record the placement of a topic."""
 
     def peer_down(self, worker: int) -> None:
-        """Waits. Another worker has crashed: close the streams to it. When this returns, nothing
-        here touches its rings, which are then reset."""
+        """Waits. Another worker has crashed: close the streams to it. When this method returns,
+        this worker no longer uses the rings of the crashed one, which are then reset."""
 
     def peer_up(self, worker: int, generation: int) -> None:
         """Called when another worker is up, with fresh rings of this generation."""

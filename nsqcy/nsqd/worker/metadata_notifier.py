@@ -28,8 +28,8 @@ Notify = Callable[[str, str, str | None], None]
 class MetadataNotifier:
     """Runs `notify`, which does not block, for each event and in order, soon after the event.
 
-    Events occur at the end of a turn, where nothing may be sent. A turn runs it for at most AT_ONCE
-    events, because publishes to thousands of new topics may arrive together.
+    Events occur at the end of a turn, where nothing may be sent. A turn runs `notify` for at most
+    AT_ONCE events, because publishes to thousands of new topics may arrive together.
     """
 
     def __init__(self, notify: Notify) -> None:

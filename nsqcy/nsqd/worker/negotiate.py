@@ -18,7 +18,7 @@ from nsqcy.util import gojson
 MILLISECOND = 1_000_000
 DEFLATE_LEVEL = 6
 TOPIC_LOG = 1  # version of the LOG_ commands
-MAX_TEXT = 1024  # bytes of each string; nsqd keeps them as long as the connection lasts
+MAX_TEXT = 1024  # maximum bytes of each string; nsqd keeps the strings until the connection ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ Done = Callable[[str | None], object]
 """Called with None once a change is on disk, or with the reason why it may be lost."""
 
 READ_INTERVAL = 0.002  # seconds between checks of whether a log block has been read
-ARRIVAL_LIMIT = 2.0  # seconds for published messages to reach their channels
-MAX_PEEKS = 8  # concurrent peeks: each may hold several megabytes
+ARRIVAL_LIMIT = 2.0  # maximum seconds until published messages are in their channels
+MAX_PEEKS = 8  # maximum concurrent peeks: each may hold several megabytes
 
 
 class TopicOwner:

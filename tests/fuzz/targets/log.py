@@ -1,8 +1,8 @@
 """Log commands (docs/PROTOCOL.md) on a topic that keeps its log: whole and cut input have the same
 answers, and no object remains.
 
-`LOG_ID` in an input stands for the topic's log_id, which is the same in every core. It must be: the
-digits of a log_id may be read as the length of a body.
+`LOG_ID` in an input stands for the topic's log_id, which is the same in every core. The log_ids
+must not differ, because their digits may be read as the length of a body.
 """
 
 import random

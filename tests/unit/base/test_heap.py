@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nsqcy.base import core as base_core
 from support.c_functions import function
+from support.runs import runs
 
 NOWHERE = 0xFFFFFFFF
 
@@ -109,7 +110,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestHeap = pytest.mark.slow(Machine.TestCase)
-TestHeap.settings = settings(max_examples=60, stateful_step_count=80, deadline=None)
+TestHeap.settings = settings(max_examples=runs(40), stateful_step_count=80, deadline=None)
 
 
 def test_pops_in_order_and_gives_memory_back():

@@ -1,10 +1,9 @@
 """The core is killed after any number of file operations: acknowledged messages still exist.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import errno
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,11 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.io_faults import FaultyIoThread
+from support.runs import runs
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 
-settings.register_profile("ci", max_examples=40, stateful_step_count=40)
-settings.register_profile("full", max_examples=600, stateful_step_count=80)
-PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+PROFILE = settings(max_examples=runs(40), stateful_step_count=40)
 
 CHANNELS = ["x", "y", "z"]
 SIZES = [1, 30, 500, 6_000, 17_000, 200_000]

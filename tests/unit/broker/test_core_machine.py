@@ -1,10 +1,9 @@
 """The core compared with a slow and simple model: any history of commands, failures and restarts.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import errno
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,11 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from nsqcy.base.core import Percentiles
 from reference import nsq, quantile
+from support.runs import runs
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
-settings.register_profile("ci", max_examples=300)
-settings.register_profile("full", max_examples=2000)
-PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+PROFILE = settings(max_examples=runs(100))
 
 TOPICS = ["a", "b", "e#ephemeral"]
 CHANNELS = ["x", "y", "z#ephemeral"]

@@ -381,3 +381,38 @@ def test_a_deletion_and_a_publish_in_one_turn(make: Callable[..., Core]) -> None
         assert [message.body for message in consumer.messages()] == [order.encode()]
         topic.channel("c0")
         core.settle()
+
+
+def test_a_new_channel_wakes_no_other_channel(make: Callable[..., Core]) -> None:
+    """Creating thousands of channels, one by one, takes a time in proportion to their number."""
+    core = make()
+    consumers = channels(core, 10)
+    core.settle()
+    topic = core.topic("t")
+    assert topic is not None
+    topic.channel("new")
+    core.shard.settle()
+    dirty = {name: channel.dirty for name, channel in topic.channels.items()}
+    assert dirty == dict.fromkeys([f"c{number}" for number in range(10)], False) | {"new": True}
+    assert core.client().publish("t", b"one") == (RESPONSE, b"OK")
+    for consumer in consumers:
+        consumer.ready(5)
+    core.settle()
+    for consumer in consumers:
+        assert [message.body for message in consumer.messages()] == [b"one"]
+
+
+def test_a_new_channel_and_a_publish_in_one_turn(make: Callable[..., Core]) -> None:
+    """The new channel receives later messages, and the other one receives all of them."""
+    core = make()
+    (consumer,) = channels(core, 1)
+    consumer.ready(5)
+    core.settle()
+    topic = core.topic("t")
+    assert topic is not None
+    core.client().send(mpub("t", [b"before"]))
+    new = topic.channel("new")
+    core.client().send(mpub("t", [b"after"]))
+    core.settle()
+    assert [message.body for message in consumer.messages()] == [b"before", b"after"]
+    assert new.counters()["depth"] == 1

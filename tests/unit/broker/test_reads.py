@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from support.log_columns import ALL, Columns, read_columns
+from support.runs import runs
 from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, mpub
 
 HURRY = SECOND // 10
@@ -558,7 +559,7 @@ WORDS = st.one_of(
     st.sampled_from(["LOG_META", "LOG_SEEK", "LOG_FETCH", "LOG_", "LOG_X"]),
     st.lists(WORDS, max_size=9),
 )
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=runs(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_arguments(core: Core, name: str, words: list[str]) -> None:
     if core.topic("t") is None:
         core.client().publish("t", b"one")
@@ -648,5 +649,5 @@ class Machine(RuleBasedStateMachine):
             assert meta(self.core.client(topic_log=True))["next_seq"] == len(self.sent) + 1
 
 
-Machine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+Machine.TestCase.settings = settings(max_examples=runs(25), stateful_step_count=25, deadline=None)
 test_ranges_against_a_list = pytest.mark.slow(Machine.TestCase)

@@ -139,8 +139,8 @@ def test_a_file_without_blocks_has_its_own_sync(tmp_path: Path) -> None:
 
 
 def test_an_error_is_remembered(tmp_path: Path) -> None:
-    """The first shared sync is that of what was queued before the exit. Its error may be that of
-    any file, so none of the later files has a shared sync."""
+    """The first shared sync replaces the syncs that were queued before the exit. Its error may come
+    from any file, so every later file gets its own sync."""
     core = filled(core_at(tmp_path / "data", "os"))
     client = core.client()
     for name in names():

@@ -12,6 +12,7 @@ from nsqcy.client.options import ConnectionOptions, LookupOptions
 from support.any_http_answer import AnyAnswer
 from support.client_interfaces import FACES, Face
 from support.odd_json import MESSAGE, answers
+from support.runs import runs
 
 TOPIC = {"topic_name": "t", "depth": 1, "message_count": 1}
 CHANNEL = {"channel_name": "c", "depth": 0}
@@ -69,7 +70,9 @@ def test_every_method_is_tried(face: Face) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=runs(30),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(answer=ANSWERS)
 def test_what_an_administrator_gets(
@@ -87,7 +90,9 @@ def test_what_an_administrator_gets(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=runs(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(answer=ANSWERS)
 def test_what_cancel_gets(face: Face, server: AnyAnswer, answer: bytes) -> None:
@@ -102,7 +107,9 @@ def test_what_cancel_gets(face: Face, server: AnyAnswer, answer: bytes) -> None:
 
 @pytest.mark.parametrize("topic", ["t", None])
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=runs(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     answer=answers({"channels": ["c"], "producers": [NSQD | {"topics": ["t"], "tombstones": []}]})

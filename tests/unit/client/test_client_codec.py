@@ -19,6 +19,7 @@ from nsqcy.client.codec import (
 )
 from nsqcy.client.codec import message_body as body_of
 from nsqcy.errors import NsqError
+from support.runs import runs
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 FINISHED, REQUEUED, FAILED = 0, 1, 2
@@ -110,7 +111,7 @@ answers = st.tuples(
 
 @pytest.mark.slow
 @given(st.lists(deliveries | answers, max_size=12), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=runs(60), deadline=None)
 def test_frames_are_the_same_however_they_are_cut(
     sent: list[tuple[int, int, bytes, bytes] | tuple[int, bytes]], data: st.DataObject
 ) -> None:
@@ -227,7 +228,7 @@ def test_a_message_without_its_header(length: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=10))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=runs(60), deadline=None)
 def test_garbage_is_refused_or_read(pieces: list[bytes]) -> None:
     codec = Codec("nsqd:4150", 1000)
     try:

@@ -20,6 +20,7 @@ from nsqcy.errors import LayerError
 from nsqcy.testing import certificates
 from nsqcy.testing.encoded_connection import Deflate, Snappy
 from support.fake_nsqd import Peer, delivery, frame
+from support.runs import runs
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 Chop = Callable[[bytes], Iterator[bytes]]
@@ -182,7 +183,7 @@ def test_through_every_layer(
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 @pytest.mark.parametrize("layer", ["plain", "snappy", "deflate"])
 def test_bytes_after_the_answer_belong_to_the_next_layer(layer: str, data: st.DataObject) -> None:
     """nsqd sends everything together, split anywhere."""
@@ -454,7 +455,7 @@ def test_the_owner_is_woken_for_what_a_layer_says(
 
 
 @given(st.lists(st.binary(max_size=100), max_size=8), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=runs(60), deadline=None)
 def test_garbage(pieces: list[bytes], shaken: bool) -> None:
     talk = ready() if shaken else Talk()
     try:
@@ -464,7 +465,7 @@ def test_garbage(pieces: list[bytes], shaken: bool) -> None:
 
 
 @given(st.binary(max_size=100) | st.just(b"\x1b[31m\n" * 10_000), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=runs(60), deadline=None)
 def test_any_error(text: bytes, shaken: bool) -> None:
     talk = ready() if shaken else Talk()
     with pytest.raises(NsqdError) as caught:
@@ -516,7 +517,7 @@ KEYS = ["max_rdy_count", "tls_v1", "snappy", "deflate", "auth_required", "x"]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values) | json_values)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 def test_any_json(answer: Any) -> None:
     talk = Talk(snappy=True, auth_secret="s")
     try:

@@ -1,11 +1,10 @@
 """A consumer's decisions, on a simulated network: connections, lookups, answers, and closing.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import logging
 import math
-import os
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -22,10 +21,9 @@ from nsqcy.client.errors import ConnectionFailed, NsqdError, Requeue
 from nsqcy.client.options import Address
 from support.fake_network import Net, Wire
 from support.fake_nsqd import Peer, delivery
+from support.runs import runs
 
-settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
-settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
-PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+PROFILE = settings(max_examples=runs(40), stateful_step_count=40, deadline=None)
 
 BACKOFF: dict[str, Any] = {"max_backoff_duration": 128}
 A, B, C = (Address(name, 4150) for name in "abc")

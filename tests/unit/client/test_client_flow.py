@@ -1,12 +1,11 @@
 """RDY and backoff of a consumer: traces of the reference clients, and random histories compared
 with a simple statement of the rules.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import gc
 import math
-import os
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -19,10 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsqcy.client.flow import Flow, FlowSettings, State
+from support.runs import runs
 
-settings.register_profile("ci", max_examples=150, stateful_step_count=40, deadline=None)
-settings.register_profile("full", max_examples=5000, stateful_step_count=80, deadline=None)
-PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+PROFILE = settings(max_examples=runs(60), stateful_step_count=40, deadline=None)
 
 NORMAL, WAITING, TESTING = State.NORMAL, State.WAITING, State.TESTING
 SEEDS = range(20)

@@ -1,11 +1,10 @@
 """A producer's decisions, on a simulated network: destinations, matching of answers, retries.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import logging
 import math
-import os
 import struct
 from collections.abc import Callable
 from random import Random
@@ -31,10 +30,9 @@ from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.testing.wire_client import ERROR, RESPONSE
 from support.fake_network import Net, Wire
 from support.fake_nsqd import SETTINGS, Peer, delivery, frame
+from support.runs import runs
 
-settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
-settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
-PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+PROFILE = settings(max_examples=runs(40), stateful_step_count=40, deadline=None)
 
 A, B, C = (Address(name, 4150) for name in "abc")
 WAITING = "waiting"

@@ -1,13 +1,12 @@
 """RDY of a consumer of several topics, against nsqds that are as slow as the network may be.
 
 The model is obvious: an nsqd delivers a message if it has one, and if fewer are in flight than its
-last RDY. RDY and messages take time to arrive. NSQCY_HYPOTHESIS=full tries many more histories.
+last RDY. RDY and messages take time to arrive. NSQCY_RUNS=20 tries many more histories.
 """
 
 import heapq
 import itertools
 import math
-import os
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -19,10 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nsqcy.client.flow import FlowSettings, State
 from nsqcy.client.flow_across_topics import REVIEW, TRANSIT, SharedFlow
+from support.runs import runs
 
-settings.register_profile("ci", max_examples=150, stateful_step_count=25, deadline=None)
-settings.register_profile("full", max_examples=2000, stateful_step_count=60, deadline=None)
-PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+PROFILE = settings(max_examples=runs(60), stateful_step_count=25, deadline=None)
 
 
 class Line:

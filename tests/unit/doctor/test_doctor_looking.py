@@ -38,6 +38,7 @@ from nsqcy.errors import RequestError
 from nsqcy.nsqd.options import NSQD
 from support.fake_nsqd import MockNsqd
 from support.nsqd_process import free_port
+from support.runs import runs
 
 TERMS = Terms(connect_timeout=5.0, request_timeout=5.0)
 IMPATIENT = Terms(connect_timeout=0.5, request_timeout=0.5)
@@ -298,7 +299,7 @@ def test_nsqds_that_were_registered_until_recently(node: Node, other: Node) -> N
 
 @pytest.mark.parametrize("page", ["nodes", "nodes/lost"])
 def test_a_default_address_that_nsqlookupd_knows_is_not_a_guess(node: Node, page: str) -> None:
-    """A silent nsqd at its usual address is an error if nsqlookupd knows it."""
+    """A silent nsqd at its usual address is an error if an nsqlookupd lists it."""
     port = free_port()
     known = INFO | {"tcp_port": port, "http_port": port, "last_seen": int(time.time() * 1e9)}
     answers: dict[str, Any] = {"info": {"version": "1.3.0"}, "topics": {"topics": []}}
@@ -422,7 +423,7 @@ SHAPED = st.recursive(
 ANSWERS = st.binary(max_size=40) | SHAPED.map(lambda value: json.dumps(value).encode())
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=runs(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(answer=ANSWERS.filter(bool), date=st.none() | st.text("aGMT, 019:", max_size=30))
 def test_garbage_is_reported(node: Node, answer: bytes, date: str | None) -> None:
     """Regardless of a node's response, no exception is raised. No other node is queried, because

@@ -23,6 +23,7 @@ from nsqcy.http.parser import (
     Reply,
     parse_query,
 )
+from support.runs import runs
 
 DATE = b"Fri, 20 Nov 2026 11:18:30 GMT"
 OK = Reply(200, b"OK", PLAIN)
@@ -576,7 +577,7 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=runs(100))
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.binary(max_size=6), max_size=25), st.data())
 def test_any_input_means_the_same_in_any_cutting(
     fragments: list[bytes], data: st.DataObject

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from nsqcy.ipc import core as ipc_core
 from nsqcy.ipc.core import Mesh, ring_offset
 from support.local_meshes import WINDOW, Cluster, End
+from support.runs import runs
 
 OPEN, DATA, CREDIT, CLOSE, ABORT = 1, 2, 3, 4, 5
 NOISE = random.Random(3).randbytes(1 << 21)
@@ -159,7 +160,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMesh = pytest.mark.slow(Machine.TestCase)
-TestMesh.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestMesh.settings = settings(max_examples=runs(60), stateful_step_count=50, deadline=None)
 
 
 # --- one stream ---
@@ -584,7 +585,7 @@ RECORDS = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=runs(100), deadline=None)
 @given(st.lists(RECORDS, max_size=30), st.booleans())
 def test_any_records_at_all_do_no_harm(records, answer):
     mad = Mad()
@@ -601,7 +602,7 @@ def test_any_records_at_all_do_no_harm(records, answer):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=runs(60), deadline=None)
 @given(st.integers(0, 2**40))
 def test_noise_in_the_ring_does_no_harm(seed):
     mad = Mad()

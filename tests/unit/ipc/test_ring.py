@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from nsqcy.ipc import core as ipc_core
 from nsqcy.ipc.core import Shared, format_shared, map_size, page_size, quotas_offset, ring_offset
 from support.c_functions import function
+from support.runs import runs
 
 RING_BYTES = 262144
 RESERVE = 16384
@@ -79,7 +80,7 @@ class Memory:
 
 
 class Ring:
-    """The ring from worker 0 to worker 1 in one shared memory, with both ends."""
+    """The ring from worker 0 to worker 1 in a shared memory region, with both ends."""
 
     def __init__(self, start: int = 0) -> None:
         self.memory = Memory()
@@ -153,7 +154,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestRing = pytest.mark.slow(Machine.TestCase)
-TestRing.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestRing.settings = settings(max_examples=runs(40), stateful_step_count=60, deadline=None)
 
 
 def test_unpublished_records_are_not_seen():
@@ -256,7 +257,7 @@ def test_two_skips_are_broken():
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=runs(100), deadline=None)
 @given(st.data(), st.integers(0, 2**40))
 def test_garbage_is_never_read_out_of_bounds(data, seed):
     start = data.draw(st.integers(0, 2 * RING_BYTES // 8)) * 8

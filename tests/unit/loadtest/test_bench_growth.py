@@ -41,7 +41,7 @@ def rows(curve: Curve, *points: tuple[int, float]) -> list[dict[str, Any]]:
         (TOPICS, 0.25, "falls"),
         (TOPICS, 4.0, "**faster than linearly**"),
         (CHANNELS, 100.0, "grows linearly"),
-        (CHANNELS, 20.0, "grows more slowly than linear"),
+        (CHANNELS, 20.0, "grows more slowly than linearly"),
         (CHANNELS, 400.0, "**faster than linearly**"),
     ],
 )

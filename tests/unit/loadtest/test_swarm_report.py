@@ -186,8 +186,8 @@ def test_decades_are_as_far_apart_as_each_other() -> None:
 
 
 def test_locust_stays_in_its_own_process() -> None:
-    """locust patches the process that imports it, so neither this process nor that of the daemons
-    imports it."""
+    """locust patches the process that imports it, so neither this process nor the process of the
+    daemons imports locust."""
     code = "import sys, loadtest.swarm.report, loadtest.swarm.__main__; "
     code += "sys.exit('locust' in sys.modules or 'gevent' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)

@@ -186,7 +186,7 @@ def test_parts_are_sent_in_order_and_once(side: Side) -> None:
     side.run_due()
     for part in parts[3:]:
         side.frames.send((part,))
-    assert not side.due  # the socket is full: it is sent as soon as there is room
+    assert not side.due  # the socket is full: the data is sent as soon as there is room
 
     def receive() -> bool:
         try:

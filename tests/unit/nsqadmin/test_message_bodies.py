@@ -11,6 +11,7 @@ from nsqcy.cluster import answer_forms
 from nsqcy.cluster.web_client import Answer
 from nsqcy.nsqadmin.cluster import answers
 from nsqcy.nsqadmin.html import message_bodies
+from support.runs import runs
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=runs(40))
 @given(st.lists(VALUES))
 def test_laid_out_json_is_the_same(value: list[Any]) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, separators=(",", ":"))):

@@ -28,6 +28,7 @@ from nsqcy.nsqadmin.html.templates import environment
 from nsqcy.nsqadmin.views import channels as channel_views
 from nsqcy.nsqadmin.views import connections as connection_views
 from nsqcy.nsqadmin.views import topics as views
+from support.runs import runs
 from support.strict_html import Element, read
 
 LAYOUT = Layout("/b", True, "u")
@@ -135,7 +136,7 @@ def pages(text: str) -> list[Element]:
     return [read(render(layout, text, each, warning=text, error=text)) for each in shown]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=runs(40))
 @given(MARKUP)
 def test_text_never_becomes_markup(text: str) -> None:
     """For any names and errors, a page has the same elements as with a plain name."""

@@ -346,7 +346,7 @@ def test_what_a_killed_process_wrote_is_synced_before_it_is_confirmed(disk: Disk
     disk.io.drain_now()  # written, but not synced
     copy = disk.open(durability="fsync")
     copy.begin_filling()
-    copy.align(SEGMENT, HEADER + 27)  # the owner has the same
+    copy.align(SEGMENT, HEADER + 27)  # the owner has these bytes too
     disk.io.record()
     copy.fill([SEGMENT, JOURNAL], 4)
     assert disk.stored(copy)

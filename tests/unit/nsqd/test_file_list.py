@@ -118,7 +118,7 @@ def test_a_missing_file(
     assert lacking_files(tmp_path) == expected
     copy = opened(io, tmp_path)
     assert copy.lacking == expected and copy.damaged >= set(expected)
-    for _ in range(2):  # it counts until the copy is filled
+    for _ in range(2):  # the loss counts until the copy is filled
         assert not copy.whole
         io.drain_now()
         copy = opened(io, tmp_path)
@@ -134,7 +134,7 @@ def test_a_segment_that_no_longer_grows_is_too_short_after_a_kill(
     copy.table.list_sizes()
     io.drain_now()
     cut(tmp_path / SECOND)
-    assert lacking_files(tmp_path) == []  # it may not have been written to the end
+    assert lacking_files(tmp_path) == []  # the last write may not have reached the disk
     cut(tmp_path / FIRST)
     assert lacking_files(tmp_path) == [FIRST]
 

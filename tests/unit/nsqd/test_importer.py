@@ -27,6 +27,7 @@ from support import disk_format, nsq_diskqueue
 from support.header_client import HeaderClient
 from support.nsq_diskqueue import data_file, image, message, messages, write_queue
 from support.nsqd_process import environment
+from support.runs import runs
 from support.worker_core import SECOND, Core, Log
 
 ESSENTIAL = [
@@ -351,7 +352,7 @@ topics = st.dictionaries(
 
 
 @pytest.mark.slow
-@settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=runs(40), suppress_health_check=list(HealthCheck), deadline=None)
 @given(topics, st.integers(200, 400_000))
 def test_there_and_back(
     tmp_path_factory: pytest.TempPathFactory, layout: dict[str, Any], limit: int

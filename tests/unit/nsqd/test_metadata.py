@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqcy.errors import StartError
+from nsqcy.nsqd import known_topics as known_topics_module
 from nsqcy.nsqd.known_topics import KnownTopics
-from nsqcy.nsqd.master import metadata
+from nsqcy.nsqd.master import metadata, metadata_changes
 from nsqcy.nsqd.master.metadata import Store, dump, load
 
 
@@ -451,3 +452,187 @@ def test_who_waits_does_not_wait_for_other_changes(monkeypatch):
     store.persist_now()
     store.catch_up()
     assert [topic["name"] for topic in writes.contents[1]] == ["b"]
+
+
+# -- changes that are appended
+
+
+@pytest.fixture
+def resting(monkeypatch):
+    """Files of any size are large, and nsqd.dat is written only if a caller waits for it."""
+    monkeypatch.setattr(metadata, "LARGE", 0)
+    monkeypatch.setattr(metadata, "REST", 1e9)
+    monkeypatch.setattr(metadata, "MAX_REST", 1e9)
+
+
+def started(tmp_path, known_topics):
+    store = Store(known_topics, str(tmp_path), Lines())
+    store.persist()
+    return store
+
+
+def loaded(tmp_path):
+    """Return the topics after a crash, and the logged lines."""
+    lines = Lines()
+    return dump(load(str(tmp_path), lines)), [text for _, text in lines.all]
+
+
+def test_a_change_of_a_large_file_is_appended(tmp_path, resting):
+    known_topics = known_topics_of(t=["c"], u=["d"])
+    store = started(tmp_path, known_topics)
+    before = (tmp_path / "nsqd.dat").read_bytes()
+    known_topics.delete_topic("u")
+    known_topics.create_channel("t", "e#ephemeral")
+    known_topics.pause_channel("t", "c", True)
+    store.catch_up()
+    assert (tmp_path / "nsqd.dat").read_bytes() == before
+    assert loaded(tmp_path) == (dump(known_topics), [])
+    store.persist()
+    assert (tmp_path / "nsqd.dat").read_bytes() == dump(known_topics)
+    assert not (tmp_path / "nsqd.dat.changes").exists()
+
+
+def test_a_small_file_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(metadata, "REST", 1e9)
+    known_topics = known_topics_of(t=[], u=[])
+    store = started(tmp_path, known_topics)
+    known_topics.delete_topic("t")
+    store.catch_up()
+    assert (tmp_path / "nsqd.dat").read_bytes() == dump(known_topics)
+
+
+def test_the_file_follows_after_a_rest(tmp_path, monkeypatch, resting):
+    known_topics = known_topics_of(t=[], u=[])
+    monkeypatch.setattr(metadata, "MAX_REST", 0.2)
+    store = started(tmp_path, known_topics)
+    monkeypatch.setattr(metadata, "MAX_REST", 1e9)
+    known_topics.delete_topic("t")
+    store.catch_up()
+    while (tmp_path / "nsqd.dat").read_bytes() != dump(known_topics):
+        gevent.sleep(0.01)
+
+
+STEPS = st.lists(CHANGES | st.sampled_from(["append", "replace"]), max_size=30)
+
+
+@pytest.mark.parametrize("damage", ["", "newest", "unfinished"])
+@given(steps=STEPS)
+def test_a_crash_at_any_time_undoes_no_change_on_disk(tmp_path_factory, damage, steps):
+    """Also if nsqd.dat is damaged, or if its write has ended and the changes are still there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("LARGE", 0), ("REST", 1e9), ("MAX_REST", 1e9)):
+            patch.setattr(metadata, name, value)
+        path = tmp_path_factory.mktemp("crash")
+        known_topics = KnownTopics()
+        store = started(path, known_topics)
+        for step in steps:
+            if step == "append":
+                store.catch_up()
+            elif step == "replace":
+                store.catch_up()
+                store.persist()
+            else:
+                change(known_topics, *step)
+        store.catch_up()
+        if damage == "unfinished":
+            patch.setattr(metadata_changes.ChangeLog, "restart", lambda log: None)
+            store.persist()
+        if damage == "newest" and (path / "previous/nsqd.dat").exists():
+            (path / "nsqd.dat").write_bytes(b"{")
+        assert loaded(path)[0] == dump(known_topics)
+
+
+def test_every_beginning_of_the_file_is_a_moment_before(tmp_path, resting):
+    known_topics = known_topics_of(t=["c"])
+    store = started(tmp_path, known_topics)
+    moments = [dump(known_topics)]
+    for what, topic, channel in (
+        ("create", "u", None),
+        ("pause", "t", "c"),
+        ("delete", "t", None),
+        ("create", "t", "d"),
+    ):
+        change(known_topics, what, topic, channel)
+        store.catch_up()
+        moments.append(dump(known_topics))
+    file = tmp_path / "nsqd.dat.changes"
+    content = file.read_bytes()
+    found = []
+    for size in range(len(content) + 1):
+        file.write_bytes(content[:size])
+        known, lines = loaded(tmp_path)
+        assert lines == []
+        if known not in found[-1:]:
+            found.append(known)
+    # t and its channel are two lines
+    assert [each for each in found if each in moments] == moments
+    assert len(found) <= len(moments) + 1
+
+
+def test_a_damaged_line_costs_that_line(tmp_path, resting):
+    known_topics = known_topics_of(t=[])
+    store = started(tmp_path, known_topics)
+    for name in "abc":
+        known_topics.create_topic(name)
+        store.catch_up()
+    file = tmp_path / "nsqd.dat.changes"
+    lines = file.read_bytes().splitlines(keepends=True)
+    for place, old, new, expected in (
+        (2, b":", b";", ["t", "a", "c"]),
+        (2, b"checksum", b"chexksum", ["t", "a", "c"]),
+        (3, b'"c"', b'"d"', ["t", "a", "b"]),
+        (0, b":", b";", ["t"]),
+    ):
+        broken = [*lines]
+        broken[place] = broken[place].replace(old, new, 1)
+        file.write_bytes(b"".join(broken))
+        known, logged = loaded(tmp_path)
+        assert [each["name"] for each in json.loads(known)["topics"]] == expected
+        assert "1 of 4 lines cannot be read; nsqd uses the intact changes" in logged[0]
+
+
+def test_changes_belong_to_one_version_of_the_file(tmp_path, resting):
+    """Content that NSQ or a user wrote counts without them, and so does a restored version."""
+    known_topics = known_topics_of(t=[], u=[])
+    store = started(tmp_path, known_topics)
+    first = dump(known_topics)
+    known_topics.delete_topic("u")
+    store.catch_up()
+    theirs = dump(known_topics_of(u=[], v=[]))
+    (tmp_path / "nsqd.dat").write_bytes(theirs)
+    assert loaded(tmp_path)[0] == theirs
+    (tmp_path / "nsqd.dat").write_bytes(first)
+    store.persist()
+    (tmp_path / "nsqd.dat").write_bytes(first)
+    assert loaded(tmp_path)[0] == first
+
+
+def test_a_change_that_cannot_be_appended_replaces_the_file(tmp_path, monkeypatch, resting):
+    known_topics = known_topics_of(t=[], u=[], v=[])
+    store = started(tmp_path, known_topics)
+
+    def fail(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    known_topics.delete_topic("u")
+    store.catch_up()
+    assert (tmp_path / "nsqd.dat").read_bytes() == dump(known_topics)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        known_topics.delete_topic("v")
+        with pytest.raises(OSError, match="No space"):
+            store.catch_up()
+    monkeypatch.undo()
+    store.catch_up()
+    assert loaded(tmp_path)[0] == dump(known_topics)
+
+
+def test_more_changes_than_are_kept_replace_the_file(tmp_path, monkeypatch, resting):
+    monkeypatch.setattr(known_topics_module, "MAX_CHANGES", 3)
+    known_topics = known_topics_of(t=[])
+    store = started(tmp_path, known_topics)
+    for name in "abcd":
+        known_topics.create_topic(name)
+    store.catch_up()
+    assert (tmp_path / "nsqd.dat").read_bytes() == dump(known_topics)

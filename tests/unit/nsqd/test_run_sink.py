@@ -1,4 +1,5 @@
-"""The shortest way of runs does what the state machine does, and refuses what it must decide."""
+"""The fast path for runs has the effects of the state machine, and refuses what that must
+decide."""
 
 import errno
 from collections.abc import Iterator

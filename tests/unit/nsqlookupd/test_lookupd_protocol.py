@@ -9,9 +9,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
+from nsqcy.nsqlookupd.api import as_json
 from nsqcy.nsqlookupd.protocol import MAX_BODY, MAX_LINE, Session, SessionContext
 from nsqcy.nsqlookupd.registry import Moment, Registry
 from nsqcy.users.user import User
+from support.runs import runs
 
 NOW = Moment(0, 0)
 SIZE = struct.Struct(">i")
@@ -96,7 +98,7 @@ conversations = st.one_of(
 
 @pytest.mark.slow
 @given(conversations, st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=runs(100))
 def test_any_cutting_means_the_same(conversation: bytes, data: st.DataObject) -> None:
     whole, cut = Client(), Client()
     whole.say(conversation)
@@ -211,7 +213,21 @@ AUTH = {"user_of": USERS.get}
 
 def producers(client: Client) -> list[tuple[str, bool]]:
     found = client.registry.nodes(NOW)
-    return [(topic[0], each.peer.authenticated) for each in found for topic in each.topics if topic]
+    return [
+        (topic, each.peer.authenticated)
+        for each in found
+        for topics in each.topics
+        for topic, _ in topics
+    ]
+
+
+def test_a_lookup_shows_an_authentication_that_follows_it() -> None:
+    client = Client(**AUTH)
+    client.say(b"  V1" + IDENTIFY)
+    (node,) = client.registry.nodes(NOW)
+    assert b"authenticated" not in as_json(node.peer)
+    client.say(b"AUTH good\n")
+    assert b'"authenticated":true' in as_json(node.peer)
 
 
 def test_an_nsqd_proves_itself() -> None:

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nsqcy.nsqlookupd.registry import CLIENT, MAX_REMEMBERED, Moment, Peer, Registration, Registry
+from support.runs import runs
 from support.sanitizer import within
 
 INACTIVE, LIFETIME = 100, 30
@@ -172,6 +173,9 @@ class Machine(RuleBasedStateMachine):
         model, now = self.model, self.now
         known = [key[1] for key in model.entries if key[0] == "topic"]
         assert sorted(self.registry.topics()) == sorted(known)
+        *_, counts = self.registry.counts(self.moment)
+        assert counts.topics == len(known)
+        assert counts.channels == sum(key[0] == "channel" for key in model.entries)
         for topic in TOPICS:
             mine = [key[2] for key in model.entries if key[:2] == ("channel", topic)]
             assert sorted(self.registry.channels(topic)) == sorted(mine)
@@ -183,8 +187,13 @@ class Machine(RuleBasedStateMachine):
                 for each in peers or ()
                 if model.alive(each, now) and not model.hidden(topic, each, now)
             }
+        assert sorted(chain.from_iterable(self.registry.abandoned(self.moment))) == sorted(
+            topic
+            for topic in known
+            if not any(model.alive(each, now) for each in model.entries["topic", topic, ""])
+        )
         assert {
-            int(peer.remote_address): dict(filter(None, topics))
+            int(peer.remote_address): dict(chain.from_iterable(topics))
             for peer, topics in self.registry.nodes(self.moment)
         } == {
             number: {
@@ -197,7 +206,7 @@ class Machine(RuleBasedStateMachine):
         }
 
 
-Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(max_examples=runs(40), stateful_step_count=40, deadline=None)
 TestRegistry = Machine.TestCase
 
 
@@ -245,7 +254,7 @@ def test_a_thousand_producers_of_a_hundred_topics() -> None:
             registry.register(peer, f"t{topic}", "c")
     for topic in range(100):
         assert len(list(registry.lookup(f"t{topic}", now) or ())) == 1000
-    assert sum(len([*filter(None, topics)]) for _, topics in registry.nodes(now)) == 100_000
+    assert sum(len([*chain.from_iterable(topics)]) for _, topics in registry.nodes(now)) == 100_000
     assert sum(len(registry.producers(each)) for each in registry.registrations()) == 201_000
     for peer in peers:
         assert len(list(registry.leave(peer, now))) == 201

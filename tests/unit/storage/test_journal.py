@@ -33,6 +33,7 @@ from nsqcy.storage.journal import (
     unpack_parts,
     without,
 )
+from support.runs import runs
 
 u64 = st.integers(0, 2**64 - 1)
 names = st.from_regex(r"[.a-zA-Z0-9_-]{1,20}(#ephemeral)?", fullmatch=True)
@@ -240,7 +241,7 @@ def test_entries_round_trip(found):
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=runs(100))
 @given(st.binary(max_size=200), topics, deltas, st.integers(0, 300), st.integers(0, 255))
 def test_fuzz(data, state, delta, at, mask):
     """Any data is either decoded or refused."""
@@ -325,7 +326,7 @@ def few_names(delta, pick):
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=runs(100))
 @given(st.lists(st.tuples(deltas, st.integers(0, 2)), max_size=30))
 def test_applying_agrees_with_the_model(changes):
     state = TopicState(bytes(16), 1, 1, False, (ChannelState("a"), ChannelState("b", True, 3)))

@@ -30,6 +30,7 @@ from nsqcy.storage.core import (
 from nsqcy.storage.io_faults import FaultyIoThread
 from support import disk_format
 from support.disk_format import Message, message, messages, record, run, segment_messages, walk
+from support.runs import runs
 
 SURVIVORS, HAS_DELAYED = 1, 2
 STOPPED: list[FaultyIoThread] = []
@@ -1317,7 +1318,7 @@ def offsets(batch):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=runs(100), deadline=None)
 @given(sizes=sizes, flips=flips, gaps=st.booleans())
 def test_verification_loses_only_modified_records(sizes, flips, gaps):
     step = 3 if gaps else 1
@@ -1341,7 +1342,7 @@ def test_verification_loses_only_modified_records(sizes, flips, gaps):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=runs(100), deadline=None)
 @given(
     data=st.binary(max_size=600),
     first=st.integers(0, 2**64 - 1),
@@ -1359,7 +1360,7 @@ def test_verifying_anything_leaves_something_to_walk(data, first, count, dense, 
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=runs(100), deadline=None)
 @given(data=st.binary(max_size=400), sizes=sizes, at=st.integers(0, 2000), cut=st.integers(0, 4000))
 def test_scanning_anything_finds_only_good_records(data, sizes, at, cut):
     image = bytes(64) + bytes(run([message(5 + n, s) for n, s in enumerate(sizes)], crc=True))
@@ -1658,7 +1659,9 @@ def test_damage_anywhere(tmp_path):
 
 @pytest.mark.slow
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=runs(80),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(garbage=st.binary(max_size=700), tail=st.booleans(), seed=st.integers(0, 999))
 def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
@@ -1844,7 +1847,7 @@ def test_a_crash_while_a_snapshot_is_written_leaves_the_old_one(tmp_path):
     assert recovered(tmp_path)[1].journal in ([b"old", b"delta"], [b"new"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=runs(100), deadline=None)
 @given(st.binary(max_size=300))
 def test_fuzz_of_journals(data):
     parse_journal(data)

@@ -67,12 +67,12 @@ class BatchHandler:
         raise RuntimeError("handle_batch must be overridden")
 
     def handle_message_error(self, error: Exception, message: Message) -> object:
-        """Requeue the message."""
+        """Do nothing; called before the message of a failed handle_message is requeued."""
 
     def handle_batch_error(
         self, error: Exception, messages: list[Message], batch: list[Any]
     ) -> object:
-        """Requeue the messages."""
+        """Do nothing; called before the messages of a failed handle_batch are requeued."""
 
     def run_batch(self, messages: list[Message]) -> None:
         try:

@@ -1,0 +1,10 @@
+"""How often tests run with random input: in the suite, and `make soak TESTS=...` longer."""
+
+import os
+
+FACTOR = int(os.environ.get("NSQCY_RUNS", "1"))
+
+
+def runs(count: int) -> int:
+    """Return the number of runs, given that of the suite."""
+    return count * FACTOR
