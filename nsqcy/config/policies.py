@@ -293,11 +293,12 @@ class TopicPolicy(NamedTuple):
     prune_messages: bool = False
     copies: int = 1
     min_copies: int = 0
-    key: str = DEFAULT_SOURCES[0]
-    priority: str = DEFAULT_SOURCES[1]
     dedup_window: int = 0
     dedup_id: str = DEFAULT_SOURCES[2]
     dedup_ids: int = 10_000_000
+    # Not in TOPIC_KEYS while no channel uses them.
+    key: str = DEFAULT_SOURCES[0]
+    priority: str = DEFAULT_SOURCES[1]
 
 
 class ChannelPolicy(NamedTuple):

@@ -424,6 +424,20 @@ def records_missing(*, topic: str, records: str) -> str:
 
 
 @warn(NSQD)
+def dedup_ids_lost(*, topic: str, path: str) -> str:
+    """At startup, a file of deduplication ids is missing or damaged. nsqd reads the ids of messages
+    that are in the log, but a repeated publish of a finished message may be kept."""
+    return f"TOPIC({topic}): the deduplication ids in {path} are missing or damaged"
+
+
+@warn(NSQD)
+def messages_without_key(*, topic: str, messages: int, source: str) -> str:
+    """The policy's `key` names a header or a value that these messages did not have, or that is
+    empty or longer than 255 bytes. Logged at most once a minute."""
+    return f"TOPIC({topic}): {messages} messages were published without a key at {source}"
+
+
+@warn(NSQD)
 def cursors_overrun(limit: int, names: str, /, *, topic: str, cursors: list[str]) -> str:
     """Readers of the log were too far behind and miss records."""
     return (

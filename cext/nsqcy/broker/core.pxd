@@ -112,6 +112,8 @@ cdef class TopicHost:
     cdef int tell(self, str text) except -1
     cdef int report(self, str name, error) except -1
     cdef int report_missing(self, str name, str what) except -1
+    cdef int report_lost_ids(self, str name, str path) except -1
+    cdef int report_keyless(self, str name, uint64_t messages, str source) except -1
     cdef int report_overrun(self, str name, cursors) except -1
     cdef int report_recalled(self, str topic) except -1
     cdef int report_unreadable(self, str topic, str path, int error) except -1
@@ -366,7 +368,10 @@ cdef class TopicQueue(RecordWindow):
     cdef uint64_t duplicate_count       # repeated publishes that were not kept
     cdef uint64_t early_count           # ids forgotten early before the latest change to `once`
     cdef list spans                     # (first, end) of completed batches that are not visible yet
-    cdef uint64_t keyless_count         # messages without the key that the policy names
+    cdef uint64_t keyless_count         # messages without the key that the policy names ...
+    cdef uint64_t keyless_told          # ... and how many of them have been logged
+    cdef str key_source                 # of the policy
+    cdef int64_t keyless_due            # time of the next log line about them
     cdef uint64_t max_bytes             # 0: no limit
     cdef uint64_t max_depth             # messages; 0: no limit
     cdef OnFull on_full
@@ -467,6 +472,7 @@ cdef class TopicQueue(RecordWindow):
 
     cdef int set_limits(self, policy) except -1
     cdef int set_sources(self, policy) except -1
+    cdef int tell_keyless(self) except -1
     cdef bint repeats_id(self, const Taken *taken, KeyHash *hash, Publish *publish) except -1
     cdef uint32_t fresh(self, const uint8_t *batch, uint32_t count, bint headers,
                         uint64_t *bodies) except? 0

@@ -672,7 +672,7 @@ cdef class Recovery:
             if content is not None and content != recover_ids(topic.log, number, size, True):
                 raise Unreadable(EIO, os.fsdecode(topic.log._ids_path(number)))
             whole = False
-            topic.host.report_missing(topic.name, f"the deduplication ids in file {number}")
+            topic.host.report_lost_ids(topic.name, os.fsdecode(topic.log._ids_path(number)))
         topic.once.found_files(topic.log.ids_files, whole, state.ids_seq)
         return state.ids_seq if whole else 1
 

@@ -140,6 +140,8 @@ cdef class Topic(TopicLog):
         if self.durability != "memory":
             shown["durability"] = self.durability
         shown |= self.once_facts()
+        if self.keyless_count:
+            shown["without_key"] = self.keyless_count
         if self.named:
             shown["cursors"] = self.cursor_facts()
         if self.unusual:
@@ -479,6 +481,8 @@ cdef class Topic(TopicLog):
         if self.producers is not None \
                 and self.producers.expire(self.visible.seq, self.scheduler.wall):
             self.journal_stale = True
+        if self.keyless_count != self.keyless_told:
+            self.tell_keyless()
         if self.once is not None and self.once.tick(self.scheduler.wall):
             self.journal_stale = True
         if self.named:

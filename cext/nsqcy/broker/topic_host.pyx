@@ -93,6 +93,18 @@ cdef class TopicHost:
         if self.log is not None:
             events.record_damaged(self.log, path=str(path), offset=offset, error=text)
 
+    cdef int report_lost_ids(self, str name, str path) except -1:
+        """Report at startup that a file of deduplication ids is missing or damaged."""
+        if self.log is not None:
+            events.dedup_ids_lost(self.log, topic=name, path=path)
+        return 0
+
+    cdef int report_keyless(self, str name, uint64_t messages, str source) except -1:
+        """Report messages without the key that the topic's policy names."""
+        if self.log is not None:
+            events.messages_without_key(self.log, topic=name, messages=messages, source=source)
+        return 0
+
     cdef int report_missing(self, str name, str what) except -1:
         """Report at startup that the journal refers to missing data.
 

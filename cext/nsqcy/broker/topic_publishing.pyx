@@ -30,6 +30,7 @@ cdef enum:
 cdef int32_t NO_LIMIT = 0x7fffffff  # the largest message size on the wire, in bytes
 cdef int64_t ANY_DELAY = 0x7fffffffffffffff
 cdef int64_t MILLISECOND = 1000000
+cdef int64_t MINUTE = 60000000000
 
 
 cdef Durability durability_of(str name) except *:
@@ -837,6 +838,7 @@ cdef class TopicQueue(RecordWindow):
     cdef int set_sources(self, policy) except -1:
         """Set where the keys and priorities of future publishes come from."""
         cdef tuple sources = (policy.key, policy.priority, policy.dedup_id)
+        self.key_source = policy.key
         if not policy.dedup_window:
             sources = (policy.key, policy.priority, DEFAULT_SOURCES[2])
             if self.once is not None:
@@ -851,6 +853,16 @@ cdef class TopicQueue(RecordWindow):
         self.sources = KeySources(*sources) if self.takes else None
         self.limited = self.limited or self.takes
         return 0
+
+    cdef int tell_keyless(self) except -1:
+        """Log how many messages had no key, at most once a minute."""
+        if self.scheduler.now < self.keyless_due:
+            return 0
+        self.keyless_due = self.scheduler.now + MINUTE
+        messages = self.keyless_count - self.keyless_told
+        self.keyless_told = self.keyless_count
+        return self.host.report_keyless(
+            self.name, messages, self.key_source)
 
     # -- message sizes and delays --
 

@@ -27,7 +27,10 @@ ctypedef struct Labels:
     char text[LABELS]
     size_t used
 
-TOPIC_NAMES = ("messages", "bytes", "dropped", "depth", "disk_bytes", "paused")
+TOPIC_NAMES = (
+    "messages", "bytes", "dropped", "duplicates", "dedup_ids_early", "depth", "disk_bytes",
+    "dedup_ids", "paused",
+)
 CHANNEL_NAMES = (
     "messages", "deliveries", "finishes", "requeues", "timeouts", "dead_letters", "dropped",
     "depth", "in_flight", "deferred", "consumers", "paused",

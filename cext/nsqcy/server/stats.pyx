@@ -375,6 +375,8 @@ cdef class StatsShare:
             others["durability"] = topic.durability
         if topic.takes or topic.duplicate_count:
             others |= topic.once_facts()
+            if topic.keyless_count:
+                others["without_key"] = topic.keyless_count
         if topic.named:
             others["cursors"] = topic.cursor_facts()
         if topic.unusual:

@@ -48,6 +48,20 @@ def test_every_way_to_publish_takes_the_key(core: Core) -> None:
     assert {each.priority for each in found} == {7, None}
 
 
+def test_messages_without_a_key_are_counted_and_logged_once_a_minute(core: Core) -> None:
+    client = core.client()
+    for _ in range(3):
+        assert client.publish("t", b"no json") == OK
+        core.advance(SECOND)
+    assert core.counters("t")["without_key"] == 3
+    told = "TOPIC(t): 1 messages were published without a key at json:/k"
+    assert [line for line in core.log.lines if "without a key" in line] == [told]
+    for _ in range(61):
+        core.advance(SECOND)
+    lines = [line for line in core.log.lines if "without a key" in line]
+    assert lines == [told, told.replace("1 messages", "2 messages")]
+
+
 def test_headers_that_give_the_same_are_not_stored_twice(core: Core) -> None:
     client = HeaderClient(core)
     assert client.publish_with(BODY, {"key": "a", "priority": "7"}) == OK
