@@ -128,6 +128,8 @@ class LogWriter(SegmentFiles):
     sync_timeout: int
     journal_bytes: int
     closed: bool
+    @property
+    def ids_files(self) -> set[int]: ...
 
 def live() -> dict[str, int]: ...
 

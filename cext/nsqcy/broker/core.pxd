@@ -472,6 +472,7 @@ cdef class TopicQueue(RecordWindow):
 
     cdef int set_limits(self, policy) except -1
     cdef int set_sources(self, policy) except -1
+    cdef void journal_window(self) noexcept
     cdef int tell_keyless(self) except -1
     cdef bint repeats_id(self, const Taken *taken, KeyHash *hash, Publish *publish) except -1
     cdef uint32_t fresh(self, const uint8_t *batch, uint32_t count, bint headers,

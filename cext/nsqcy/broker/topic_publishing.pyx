@@ -843,9 +843,11 @@ cdef class TopicQueue(RecordWindow):
             sources = (policy.key, policy.priority, DEFAULT_SOURCES[2])
             if self.once is not None:
                 self.early_count += self.once.early
+                self.journal_window()
             self.once = None
         elif self.once is None:
             self.once = Once(policy.dedup_window, policy.dedup_ids)
+            self.journal_window()
         else:
             self.once.window = policy.dedup_window
             self.once.maximum = policy.dedup_ids
@@ -853,6 +855,13 @@ cdef class TopicQueue(RecordWindow):
         self.sources = KeySources(*sources) if self.takes else None
         self.limited = self.limited or self.takes
         return 0
+
+    cdef void journal_window(self) noexcept:
+        """Write the journal, because the ids of earlier records are forgotten: otherwise, a restart
+        would find them in the log."""
+        if self.next_seq > 1:
+            self.journal_due = True
+            self.touch_dirty()
 
     cdef int tell_keyless(self) except -1:
         """Log how many messages had no key, at most once a minute."""

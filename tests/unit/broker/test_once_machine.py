@@ -193,6 +193,7 @@ class Machine(RuleBasedStateMachine):
     def set_window(self, window: int) -> None:
         self.model.window = window
         self.topic().set_policy(self.policy())
+        self.core.settle()
         if not window:
             self.model.known.clear()
 
