@@ -142,7 +142,10 @@ def test_only_what_is_unusual_is_in_stats(shared: Nsqd, topic: str) -> None:
         (b"[" * 100_00, "nested too deeply"),
         (b'{"ttl": NaN}', "not JSON"),
         (b'{"ttl": "1s", "ttl": "2s"}', '"ttl" is set twice (allowed: each key once)'),
-        (b'{"tl": "1s"}', 'unknown key "tl"; did you mean ttl? (allowed: copies, durability,'),
+        (
+            b'{"tl": "1s"}',
+            'unknown key "tl"; did you mean ttl? (allowed: copies, dedup_id, dedup_ids,',
+        ),
         (b'{"tl": null}', 'unknown key "tl"'),
         (b'{"rate": 5}', 'unknown key "rate"'),
         (

@@ -11,6 +11,7 @@ import pytest
 from nsqcy.base.core import headers_from_text
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.server.core import Publisher
+from nsqcy.storage.core import MirroredIo
 from nsqcy.testing.wire_client import sized
 from support.disk_format import stored
 from support.header_client import HeaderClient
@@ -429,3 +430,72 @@ def test_a_failed_write_of_ids_is_repeated(make: Make, call: str) -> None:
     after = again(make, core)
     assert after.client().publish("t", body(1)) == OK
     assert duplicates(after) == 1
+
+
+class Mirror:
+    """The files of a topic on another machine."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.files: dict[str, bytearray] = {}
+
+    def _changed(self) -> int:
+        self.position += 1
+        return self.position
+
+    def write(self, path: str, offset: int, data: Any, are_records: bool) -> int:
+        content = self.files.setdefault(path, bytearray())
+        content[offset : offset + len(data)] = bytes(data)
+        return self._changed()
+
+    def truncate(self, path: str, size: int) -> int:
+        self.files[path] = self.files.get(path, bytearray())[:size]
+        return self._changed()
+
+    def rename(self, path: str, to: str) -> int:
+        self.files[to] = self.files.pop(path)
+        return self._changed()
+
+    def delete(self, path: str) -> int:
+        self.files.pop(path, None)
+        return self._changed()
+
+    def shrinks(self, path: str, size: int | None) -> None:
+        pass
+
+    def failed(self, error: int) -> None:
+        raise AssertionError(error)
+
+
+def test_the_files_of_a_topic_with_copies_are_mirrored(make: Make, tmp_path: Path) -> None:
+    core = make()
+    mirror = Mirror()
+    root = tmp_path / "copies"
+    root.mkdir()
+    files = MirroredIo(core.io, root, mirror)
+    core.shard.open_topic(b"t", files, str(root)).channel("c")
+
+    def commit() -> None:
+        for _ in range(3):
+            core.settle()
+            files.committed(mirror.position)
+
+    commit()
+    client = core.client()
+    client.send(mpub("t", [body(1), body(2), body(1)]))
+    client.send(b"PUB t\n", sized(body(2)))
+    core.settle()
+    assert client.answer() is None, "a repeat waits for the other machines, too"
+    commit()
+    assert [client.answer(), client.answer()] == [OK, OK]
+    assert duplicates(core) == 2
+    core.advance(3 * SECOND)
+    commit()
+    (file,) = (root / "t.topic").glob("*.ids")
+    assert mirror.files[f"t.topic/{file.name}"] == file.read_bytes()
+    for _ in range(4):
+        core.advance(WINDOW)
+        commit()
+    assert not list((root / "t.topic").glob("*.ids"))
+    assert not [name for name in mirror.files if name.endswith(".ids")]
+    files.wait(False)
