@@ -330,11 +330,11 @@ TOPIC_KEYS = _by_name(
     PRUNE_MESSAGES,
     COPIES,
     MIN_COPIES,
-    KEY,
-    PRIORITY,
     DEDUP_WINDOW,
     DEDUP_ID,
     DEDUP_IDS,
+    KEY,
+    PRIORITY,
 )
 CHANNEL_KEYS = _by_name(
     MEM_QUEUE_SIZE,
