@@ -19,6 +19,8 @@ from nsqcy.options.option import Option, Rule
 DURABILITIES = ("memory", "os", "fsync")
 MAX_COPIES = 7
 ON_FULL = ("reject", "drop-oldest", "drop-newest")
+ORDERS = ("", "key")
+AUTOMATIC = ("auto", "yes", "no")
 
 # Sources of a value.
 DEFAULT, HTTP, TOPIC = "default", "http", "topic"
@@ -179,6 +181,61 @@ RATE = Option(
     example=500.0,
     rule=Rule("0 or [0.001,1000000000]", lambda value: value == 0 or 0.001 <= value <= 1e9),
 )
+ORDER = Option(
+    "order",
+    STRING,
+    "",
+    "key: deliver one message of a key at a time, in publish order",
+    example="key",
+    rule=Rule("key, or nothing", lambda value: value in ORDERS),
+)
+FAIR = Option(
+    "fair",
+    BOOL,
+    False,
+    "let the keys take turns, so that a key with many messages does not delay the others",
+    example=True,
+)
+IN_FLIGHT_PER_KEY = Option(
+    "in-flight-per-key",
+    INT,
+    0,
+    "maximum number of messages of one key in flight; 0 for no limit",
+    example=30,
+    rule=Rule("[0,1000000]", lambda value: 0 <= value <= 1_000_000),
+)
+KEY_RATE = Option(
+    "key-rate",
+    FLOAT,
+    0.0,
+    "maximum deliveries per second of one key; 0 for no limit",
+    example=10.0,
+    rule=Rule("0 or [0.001,1000000000]", lambda value: value == 0 or 0.001 <= value <= 1e9),
+)
+URGENT_FIRST = Option(
+    "urgent-first",
+    BOOL,
+    False,
+    "deliver messages with a higher priority first; without effect if the channel has an order",
+    example=True,
+)
+PRIORITY_SHARE = Option(
+    "priority-share",
+    FLOAT,
+    0.05,
+    "with urgent_first, the minimum share of deliveries of each lower priority while it waits",
+    example=0.02,
+    rule=Rule("[0,0.1]", lambda value: 0 <= value <= 0.1),
+)
+REQUEUE_ON_DISCONNECT = Option(
+    "requeue-on-disconnect",
+    STRING,
+    "auto",
+    "requeue the messages of a consumer when its connection ends, instead of after their timeout: "
+    "yes, no, or auto (yes if the channel has an order)",
+    example="yes",
+    rule=Rule("yes, no or auto", lambda value: value in AUTOMATIC),
+)
 PRUNE_AFTER = Option(
     "prune-after",
     DURATION,
@@ -207,6 +264,22 @@ def _is_source(text: str) -> bool:
 
 SOURCE = Rule("header:NAME or json:/pointer", _is_source)
 
+KEY = Option(
+    "key",
+    STRING,
+    DEFAULT_SOURCES[0],
+    "where a message has its key: a header, or a JSON pointer into its body",
+    example="json:/customer/id",
+    rule=SOURCE,
+)
+PRIORITY = Option(
+    "priority",
+    STRING,
+    DEFAULT_SOURCES[1],
+    "where a message has its priority, 0 to 9: a header, or a JSON pointer into its body",
+    example="json:/urgency",
+    rule=SOURCE,
+)
 DEDUP_WINDOW = Option(
     "dedup-window",
     DURATION,
@@ -260,6 +333,8 @@ TOPIC_KEYS = _by_name(
     DEDUP_WINDOW,
     DEDUP_ID,
     DEDUP_IDS,
+    KEY,
+    PRIORITY,
 )
 CHANNEL_KEYS = _by_name(
     MEM_QUEUE_SIZE,
@@ -269,6 +344,13 @@ CHANNEL_KEYS = _by_name(
     RATE,
     MAX_DEPTH,
     CHANNEL_FULL,
+    ORDER,
+    FAIR,
+    IN_FLIGHT_PER_KEY,
+    KEY_RATE,
+    URGENT_FIRST,
+    PRIORITY_SHARE,
+    REQUEUE_ON_DISCONNECT,
     PRUNE_AFTER,
     PRUNE_MESSAGES,
 )
@@ -312,6 +394,13 @@ class ChannelPolicy(NamedTuple):
     rate: float = 0.0
     max_depth: int = 0
     on_full: str = "reject"
+    order: str = ""
+    fair: bool = False
+    in_flight_per_key: int = 0
+    key_rate: float = 0.0
+    urgent_first: bool = False
+    priority_share: float = 0.05
+    requeue_on_disconnect: str = "auto"
     prune_after: int = 0
     prune_messages: bool = False
 
@@ -434,7 +523,8 @@ class Policies:
         """Return the policy of a channel; see topic()."""
         of_topic, values = self.topic(topic), _merged(self._of_channel(topic, name))
         usual = self._default_channel if of_topic is self.default else _inherited(of_topic)
-        return usual._replace(**values) if values else usual
+        policy = usual._replace(**values) if values else usual
+        return policy._replace(urgent_first=False) if policy.order else policy
 
     def copied(self) -> Iterator[TopicPolicy]:
         """Yield a policy for each section, and for each topic with values set over HTTP, that

@@ -93,7 +93,8 @@ class ChannelState:
 
     `ids` are the entries' ids, 0 if unknown. `cancelled` are records that are not entries,
     regardless of other sections. `transfers` describe the numbers of the entries in transfer, in
-    ascending order.
+    ascending order. `taken` are bits, one for each record from the cursor's multiple of 64 on: the
+    records whose bits are set have left the channel out of log order.
     """
 
     name: str
@@ -106,6 +107,7 @@ class ChannelState:
     ids: bytes = b""
     cancelled: frozenset[int] = frozenset()
     transfers: tuple[TransferRun, ...] = ()
+    taken: bytes = b""
 
 
 class Incarnation(NamedTuple):
@@ -225,6 +227,7 @@ _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_TRANSFERS = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
 _SECTION_POLICIES, _SECTION_SECRET, _SECTION_DEDUP = 0x8003, 0x8004, 0x8005
+_SECTION_TAKEN = 0x8006
 _SECRET_BYTES = 16
 _SECTION_OPTIONAL = 0x8000  # a reader that does not recognize such a section may skip it
 _PAUSED, _CLEAN = 1, 2
@@ -331,6 +334,10 @@ def encode_snapshot(state: TopicState) -> bytes:
             parts.extend(
                 _section(_SECTION_TRANSFERS, head, name, *map(_pack_run, channel.transfers))
             )
+        if channel.taken:
+            head = _OF_CHANNEL.pack(len(name), 0, 0)
+            first = _ID.pack(channel.cursor)
+            parts.extend(_section(_SECTION_TAKEN, head, name, first, channel.taken))
         head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
         parts.extend(_section(_SECTION_CHANNEL, head, name, channel.entries))
     return b"".join(parts)
@@ -513,6 +520,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     channels: dict[str, ChannelState] = {}
     finished: dict[str, tuple[tuple[int, int], ...]] = {}
     replays: dict[str, int] = {}
+    taken: dict[str, bytes] = {}
     entries: dict[str, list[bytes]] = {}
     ids: dict[str, list[bytes]] = {}
     transfers: dict[str, tuple[TransferRun, ...]] = {}
@@ -576,6 +584,9 @@ def decode_snapshot(data: bytes) -> TopicState:
             cursors[cursor.name] = cursor
         elif kind == _SECTION_PRODUCERS:
             produced_seq, epochs = _decode_epochs(raw)
+        elif kind == _SECTION_TAKEN:
+            name, bits = _decode_of_channel(raw, "taken records", _ID.size)
+            taken[name] = bits
         elif kind == _SECTION_REPLAY:
             name, end = _decode_replay(raw)
             replays[name] = end
@@ -591,6 +602,7 @@ def decode_snapshot(data: bytes) -> TopicState:
             entries=b"".join((one.entries, *entries.get(one.name, ()))),
             ids=_ids_of(one, entries.get(one.name, []), ids.get(one.name, [])),
             transfers=transfers.get(one.name, ()),
+            taken=_taken_of(one, taken.get(one.name, b"")),
         )
         for one in channels.values()
     )
@@ -611,6 +623,13 @@ def decode_snapshot(data: bytes) -> TopicState:
         ids_seq=ids_seq,
         ids_files=ids_files,
     )
+
+
+def _taken_of(channel: ChannelState, taken: bytes) -> bytes:
+    """Return the bits of a channel; none if they are for another position of its cursor."""
+    if taken[: _ID.size] != _ID.pack(channel.cursor):
+        return b""
+    return taken[_ID.size :]
 
 
 def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> bytes:

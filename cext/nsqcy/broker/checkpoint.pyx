@@ -436,6 +436,7 @@ cdef class Checkpoints(TopicQueue):
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.at.seq,
             skipped=channel.cursor.skipped, replay_end=channel.cursor.replay_end,
             transfers=transfer_runs(channel),
+            taken=b"" if channel.keys is None else channel.keys.packed_bits(),
             finished=tuple((channel.cursor.finished[i].start, channel.cursor.finished[i].end)
                            for i in range(channel.cursor.finished_count)))
 

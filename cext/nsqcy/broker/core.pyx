@@ -26,11 +26,12 @@ from nsqcy.base.core cimport (
     load_be16, load_be32, load_le64, priority_of,
 )
 from nsqcy.channels.core cimport (
-    CHANNEL_COUNTERS, CHANNEL_FIGURES, DROP_NEWEST, DROP_OLDEST, EPHEMERALS, IN_FLIGHT_TIMER, OWN,
-    REDRIVEN, REJECT, TOPIC_BYTES, TOPIC_COUNTERS, TOPIC_DEPTH, TOPIC_DISK_BYTES, TOPIC_DROPPED,
-    TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_MESSAGES, TOPIC_PAUSED,
-    Consumer, Discarded, InFlightList, Listing, PackedEntry, Packing, Timer, Transfer,
-    TransferReason, add_counters, cursor_add_finished, cursor_passes, on_full_of,
+    CHANNEL_COUNTERS, CHANNEL_FIGURES, DROP_NEWEST, DROP_OLDEST, EPHEMERALS, IN_FLIGHT_TIMER,
+    NO_FLOW, OWN, REDRIVEN, REJECT, TOPIC_BYTES, TOPIC_COUNTERS, TOPIC_DEPTH, TOPIC_DISK_BYTES,
+    TOPIC_DROPPED, TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_MESSAGES,
+    TOPIC_PAUSED, UNRESOLVED, Consumer, Discarded, InFlightList, Listing, PackedEntry, Packing,
+    Timer, Transfer, TransferReason, add_counters, cursor_add_finished, cursor_passes, on_full_of,
+    place_of_record,
 )
 from nsqcy.storage.core cimport (
     DEFERRED, IN_WINDOW, LARGEST_BLOCK, LOADING, NEVER, RECORD_ADDRESSED, RECORD_COPY,

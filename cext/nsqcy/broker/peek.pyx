@@ -157,9 +157,24 @@ cdef class Peek(LogRead):
             passed -= 1
         while entry != NULL and self.held_count < <uint32_t>self.limit:
             # The place is the message's gate: see Channel.queue_is_next.
-            self.add_held(<const Deferred *>entry, <int64_t><size_t>entry.in_flight_list, 0)
+            self.add_held(<const Deferred *>entry, <int64_t>self.channel.gate_of(entry), 0)
             entry = entry.next
         self.more_held = entry != NULL
+        if self.channel.keys is not None:
+            self.hold_keyed(passed)
+        return 0
+
+    cdef int hold_keyed(self, uint64_t passed) except -1:
+        """Select messages that wait in the index, key by key."""
+        cdef uint32_t flow = 1
+        cdef const Entry *entry = self.channel.keys.next_listed(&flow, NULL)
+        while entry != NULL and passed:
+            entry = self.channel.keys.next_listed(&flow, entry)
+            passed -= 1
+        while entry != NULL and self.held_count < <uint32_t>self.limit:
+            self.add_held(<const Deferred *>entry, <int64_t>self.channel.gate_of(entry), 0)
+            entry = self.channel.keys.next_listed(&flow, entry)
+        self.more_held = self.more_held or entry != NULL
         return 0
 
     cdef int hold_in_flight(self, after) except -1:
@@ -300,7 +315,10 @@ cdef class Peek(LogRead):
         self.looked += 1
         self.next_seq += 1
         if record.attributes & RECORD_DAMAGED \
-                or self.channel is not None and cursor_passes(&self.channel.cursor, record):
+                or self.channel is not None and (
+                    cursor_passes(&self.channel.cursor, record)
+                    or self.channel.keys is not None
+                    and self.channel.keys.has_left(record.seq)):
             return 1
         seen = self.seen(record)
         self.records.append(seen)

@@ -390,6 +390,8 @@ cdef class Recovery:
         channel.cursor.replay_end = saved.replay_end
         if saved.transfers:
             (<DeadLetterTransfer>channel.make_transfer()).restore_runs(saved.transfers)
+        if saved.taken:
+            channel.restore_taken(saved.cursor, saved.taken)
         self.restore_entries(channel, saved)
         return self.restore_finished(channel, saved.finished)
 
@@ -424,6 +426,7 @@ cdef class Recovery:
         cdef Entry *entry
         if packed.state == TRANSFERRING:
             return self.restore_transfer(channel, packed, block, within)
+        message.node.index = NO_FLOW
         message.node.tag = size_tag(packed.size)
         message.seq = packed.seq
         message.id = id
@@ -439,6 +442,8 @@ cdef class Recovery:
             (<Deferred *>entry)[0] = message
             channel.queue_entry(entry, size_tag(packed.size))
             entry.in_flight_list = NULL
+            if channel.keys is not None:
+                entry.in_flight_list = <void *>place_of_record(packed.seq)
         return 0
 
     cdef int restore_transfer(self, Channel channel, const PackedEntry *packed, Block *block,
@@ -469,6 +474,7 @@ cdef class Recovery:
         entry.offset = within
         entry.attempts = packed.attempts
         entry.round = channel.round
+        entry.node.index = UNRESOLVED
         return channel.make_transfer().restore_transfer(
             entry, <TransferReason>packed.reason, <uint64_t>packed.due)
 
@@ -771,6 +777,7 @@ cdef class Recovery:
                 entry.offset = at
                 entry.attempts = 0
                 entry.round = channel.round
+                entry.node.index = NO_FLOW
                 topic.ref(block)
                 channel.queue_entry(entry, size_tag(record.body_length))
             at += record.length

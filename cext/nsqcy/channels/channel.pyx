@@ -84,6 +84,9 @@ cdef class Channel(Dispatch):
         self.msg_timeout = policy.msg_timeout or 0
         self.max_attempts = policy.max_attempts
         self.dead_letter_topic = policy.dead_letter_topic
+        self.set_rules(policy)
+        self.returns = policy.requeue_on_disconnect == "yes" or (
+            policy.requeue_on_disconnect == "auto" and policy.order == "key")
         self.set_ttl(self.ttl)
         self.set_rate(policy.rate)
         self.max_depth = policy.max_depth
@@ -238,12 +241,13 @@ cdef class Channel(Dispatch):
         self.in_flight_count -= 1
         self.finish_count += 1
         consumer.finish_count += 1
-        self.drop_entry(entry)
+        self.free_entry(entry)
         return DONE
 
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *:
         """Requeue a message: at the tail, or deferred for `delay` ns."""
         cdef Outcome outcome
+        cdef int64_t due
         cdef Entry *entry = self.held_by(consumer, id, &outcome)
         if entry == NULL:
             return outcome
@@ -256,13 +260,45 @@ cdef class Channel(Dispatch):
             self.dead_letter(entry, OUT_OF_ATTEMPTS, consumer.client_id)
             return DONE
         if delay:
-            self.defer_entry(entry, self.scheduler.due_after(delay))
+            due = self.scheduler.due_after(delay)
+            if self.keys is not None and self.keys.order:
+                due = min(due, self.expiry_of(entry))
+            self.defer_entry(entry, due)
             return DONE
         if self.ephemeral:
             # Messages fanned out earlier precede this one in the queue.
             self.collect()
         self.queue_entry(entry, 0)
         return DONE
+
+    cdef int64_t expiry_of(self, const Entry *entry) noexcept:
+        """Return the monotonic time when a message that was delivered becomes too old."""
+        cdef Block *block = entry.block
+        cdef int64_t expiry = 0x7fffffffffffffff
+        if block.data != NULL and not block.flags & LOADING:
+            expiry = record_expiry(<const Record *>(block.data + entry.offset))
+        if self.ttl:
+            expiry = min(expiry, entry.timestamp + self.ttl)
+        if expiry == 0x7fffffffffffffff:
+            return expiry
+        return max(self.scheduler.now + 1, expiry - self.scheduler.wall + self.scheduler.now)
+
+    cdef int return_messages(self, InFlightList *in_flight_list, str client) except -1:
+        """Requeue the messages of a client that has left, in order of delivery."""
+        cdef uint32_t left = in_flight_list.count
+        cdef Entry *entry
+        while left:
+            left -= 1
+            entry = in_flight_list.first
+            table_clear(&self.table, table_find(&self.table, entry.id))
+            self.requeue_count += 1
+            # The list is freed with its last message.
+            self.no_longer_in_flight(entry)
+            if self.is_exhausted(entry):
+                self.dead_letter(entry, OUT_OF_ATTEMPTS, client)
+            else:
+                self.queue_entry(entry, 0)
+        return 0
 
     cdef Outcome reject(self, Consumer consumer, uint64_t id, int64_t delay, str text) except *:
         """Move a message to the dead-letter topic immediately; requeue the message if there is no
@@ -319,6 +355,9 @@ cdef class Channel(Dispatch):
                 &self.scheduler.channel_timers, &self.pacer.node) <= self.scheduler.now:
             heap_remove(&self.scheduler.channel_timers, &self.pacer.node)
             self.touch_dirty()
+        if self.keys is not None:
+            self.touch_dirty()
+            self.keys.wake()
         while left > 0 and heap_first_due(&self.timers) <= self.scheduler.now:
             node = self.timers.slots[0].node
             if node.tag & IN_FLIGHT_TIMER:
@@ -394,6 +433,8 @@ cdef class Channel(Dispatch):
             return 0
         if limit:
             count = min(count, limit)
+        if self.keys is not None and count:
+            self.rebuild_keys(True)
         self.targets = targets
         self.redriving = max(self.redriving, count)
         self.touch_dirty()
@@ -410,6 +451,8 @@ cdef class Channel(Dispatch):
         if self.redriving:
             return False
         self.redriving = self.depth()
+        if self.keys is not None and self.redriving:
+            self.rebuild_keys(True)
         self.targets = targets
         self.wanted = id
         self.drops_wanted = drop
@@ -452,6 +495,8 @@ cdef class Channel(Dispatch):
         # Only deferred messages are left; removing them in order would double the cost.
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
+        if self.keys is not None:
+            self.keys.stop()
         self.prefetch = None
         self.visit_in_flight_list(NULL)
         table_forget_all(&self.table)
@@ -466,6 +511,11 @@ cdef class Channel(Dispatch):
         queued messages."""
         cdef Entry *entries = self.queue_first
         cdef InFlightList *in_flight_list = self.in_flight_lists
+        if self.keys is not None:
+            if self.queue_first == NULL:
+                entries = self.keys.take_all_entries()
+            else:
+                self.queue_last.next = self.keys.take_all_entries()
         cdef InFlightList *following
         while in_flight_list != NULL:
             following = in_flight_list.next
@@ -487,6 +537,7 @@ cdef class Channel(Dispatch):
         if self.gone:
             return 0
         self.gone = True
+        self.returns = False
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.on_channel_gone()

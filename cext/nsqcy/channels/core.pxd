@@ -357,6 +357,223 @@ cdef class Discarded:
 
     cdef int free_some(self, int budget) noexcept
 
+# -- key_index --
+
+
+# Where a message belongs: the hash of its key, and its level of priority.
+ctypedef struct MessageKey:
+    uint64_t high
+    uint64_t low                # both 0: no key
+    uint32_t level              # 0 to 9
+
+
+# Deliverable or not: the state of a flow.
+cdef enum FlowState:
+    IDLE = 0                    # nothing waits, or a rule forbids each message
+    IN_TURN = 1                 # in the ring or the heap of its level
+
+
+# The waiting messages of one key and level. The first flow of a key also counts what limits apply
+# to: the key's messages that consumers hold, and its rate.
+ctypedef struct Flow:
+    HeapNode turn               # in the level's heap; blocked by the rate: in `timers`
+    HeapNode size               # first of a key: in `sizes`; tag: number of waiting messages
+    uint64_t high
+    uint64_t low
+    Flow *prev                  # in the level's ring
+    Flow *next
+    Entry *first_entry          # messages that were delivered or deferred before, by place
+    Entry *last_entry
+    double next_send            # when the rate allows the next message; monotonic, ns
+    uint64_t place              # with order: place of the message that is held
+    uint32_t first              # items: records that were never delivered, in log order
+    uint32_t last
+    uint32_t held               # messages that count for the key's limits
+    uint32_t total              # in the key's first flow: waiting messages of all its flows
+    uint32_t number
+    uint32_t chain              # next flow in the same bucket
+    uint32_t key                # number of the key's first flow
+    uint32_t sibling            # next flow of the same key
+    uint8_t level
+    uint8_t state               # FlowState
+    uint8_t used
+    uint8_t timed               # in `timers`
+
+
+# A record that waits.
+ctypedef struct Item:
+    uint64_t seq
+    uint32_t offset             # in its block
+    uint32_t next               # the key's next item; free: the next free item
+
+
+# A key that its rate blocks, while the index is rebuilt.
+ctypedef struct SavedRate:
+    uint64_t high
+    uint64_t low
+    double next_send
+
+
+# Keys of deferred messages that hold their key: seq -> flow.
+ctypedef struct HeldSlot:
+    uint64_t seq                # 0: empty
+    uint32_t flow
+
+
+cdef enum:
+    LEVELS = 10
+    NO_FLOW = 0                 # the message counts for no key
+    UNRESOLVED = 0xFFFFFFFE     # its key is not known yet
+
+
+cdef inline uint64_t place_of_record(uint64_t seq) noexcept nogil:
+    """Return the place of a record that was never delivered."""
+    return seq << 20 | 0xFFFFF
+
+
+cdef class KeyIndex:
+    """The waiting messages of a channel by key, and the order in which the keys are served."""
+    cdef SchedulerState scheduler
+    cdef RecordWindow window
+    cdef ChannelCursor *cursor          # the channel's
+    cdef InFlightList **in_flight_lists     # the channel's
+    cdef Heap *deferred                 # the channel's timers
+
+    # The rules.
+    cdef bint order
+    cdef bint fair
+    cdef bint urgent_first
+    cdef uint32_t in_flight_per_key     # 0: no limit
+    cdef double gap                     # ns between two messages of a key; 0: no limit
+    cdef int64_t share                  # of a level, in billionths of a delivery
+    cdef bint single                    # no rules: all messages are served in log order
+    cdef bint sized                     # `sizes` is kept
+
+    # Keys.
+    cdef Flow **pages
+    cdef uint32_t page_room
+    cdef uint32_t flow_end              # numbers below have been used
+    cdef uint32_t free_flow             # linked by `chain`
+    cdef readonly uint32_t flows        # in use
+    cdef uint32_t *buckets
+    cdef uint32_t bucket_mask
+    cdef Flow *rings[LEVELS]            # the flow that is served next
+    cdef Heap turns[LEVELS]
+    cdef uint32_t waiting_levels        # bits
+    cdef int64_t debts[LEVELS]
+    cdef Heap timers                    # keys that their rate blocks
+    cdef Heap sizes                     # the flow with the most messages first
+    cdef Timer alarm                    # in the scheduler's timers
+    cdef SavedRate *saved               # rates of keys before the index was rebuilt
+    cdef uint32_t saved_count
+
+    # Records.
+    cdef bint started
+    cdef Cursor at                      # records before it are in the index
+    cdef Item **item_pages
+    cdef uint32_t item_page_room
+    cdef uint32_t item_end
+    cdef uint32_t free_item
+    cdef readonly uint64_t items
+    cdef uint64_t bytes                 # of the records that wait
+    cdef uint64_t *bits                 # records at or after the cursor that are not waiting
+    cdef uint64_t bits_base             # record of the first bit; a multiple of 64
+    cdef uint64_t bits_room             # words
+    cdef readonly uint64_t passed       # bits that are set
+    cdef Block *last_block              # block of the latest item; only a hint
+
+    # Entries.
+    cdef readonly uint64_t entries      # in flows
+    cdef uint64_t gate                  # fan-out position of the latest arrival ...
+    cdef uint64_t arrivals              # ... and number of arrivals there
+    cdef HeldSlot *held                 # deferred messages that hold their key
+    cdef uint32_t held_mask
+    cdef uint32_t held_count
+    cdef bint unsettled                 # the keys of some held messages are not known yet
+    cdef bint lost                      # pop() found no record where one was
+    cdef uint32_t walked_flow           # see UnfinishedMessages.walk
+    cdef Entry *walked
+    cdef uint32_t unpacked_flow         # see UnfinishedMessages.pack_more
+    cdef Entry *unpacked
+
+    cdef inline Flow *flow_at(self, uint32_t number) noexcept:
+        return &self.pages[number >> 8][number & 255]
+
+    cdef inline Item *item_at(self, uint32_t number) noexcept:
+        return &self.item_pages[number >> 11][number & 2047]
+
+    cdef int start(self) except -1
+    cdef void stop(self) noexcept
+    cdef Flow *find(self, const MessageKey *key) noexcept
+    cdef Flow *find_or_make(self, const MessageKey *key) except NULL
+    cdef Flow *new_flow(self, const MessageKey *key) except NULL
+    cdef Flow *first_of_key(self, const MessageKey *key) noexcept
+    cdef int grow_pages(self) except -1
+    cdef int grow_buckets(self) except -1
+    cdef void free_all(self) noexcept
+    cdef void free_if_unused(self, Flow *flow) noexcept
+    cdef void free_flow_now(self, Flow *flow) noexcept
+    cdef uint32_t new_item(self) except 0
+    cdef uint64_t unlink_item(self, Flow *flow) noexcept
+    cdef void unlink_entry(self, Flow *flow) noexcept
+    cdef uint64_t head_place(self, const Flow *flow) noexcept
+    cdef bint is_blocked(self, const Flow *key) noexcept
+    cdef void enter_turn(self, Flow *flow) noexcept
+    cdef void leave_turn(self, Flow *flow) noexcept
+    cdef void update_flow(self, Flow *flow) noexcept
+    cdef void update_key(self, Flow *key) noexcept
+    cdef void count_waiting(self, Flow *flow, int change) noexcept
+    cdef void update_size(self, Flow *key) noexcept
+    cdef Flow *oldest_of_key(self, Flow *key) noexcept
+    cdef int set_sized(self, bint sized) except -1
+    cdef int key_of(self, const Record *record, MessageKey *into) except -1
+    cdef int scan(self, int budget) except -1
+    cdef int add_record(self, Record *record, uint32_t offset) except -1
+    cdef int pass_ranges(self) except -1
+    cdef int pass_each(self, const Hole *ranges, uint32_t count) except -1
+    cdef int leave_log(self, uint64_t seq) except -1
+    cdef void release_flow(self, uint32_t number) noexcept
+    cdef int set_alarm(self) except -1
+    cdef int save_rates(self) except -1
+    cdef int restore_rates(self) except -1
+    cdef void remember_rate(self, Flow *key) noexcept
+    cdef int pass_missing(self, uint64_t start, uint64_t end) except -1
+    cdef uint64_t set_bits(self, uint64_t start, uint64_t end) except? 0
+    cdef bint has_bit(self, uint64_t seq) noexcept
+    cdef bint has_left(self, uint64_t seq) noexcept
+    cdef const Entry *next_listed(self, uint32_t *flow, const Entry *entry) noexcept
+    cdef int room_for_bits(self, uint64_t end) except -1
+    cdef uint64_t first_clear(self, uint64_t seq) noexcept
+    cdef int advance(self) except -1
+    cdef bytes packed_bits(self)
+    cdef int restore_bits(self, uint64_t first, bytes packed) except -1
+    cdef Flow *next_flow(self) noexcept
+    cdef Block *block_of(self, uint64_t seq) except? NULL
+    cdef Entry *head_entry(self, Flow *flow) noexcept
+    cdef Entry *pop(self, Flow *flow, uint8_t round) except? NULL
+    cdef int load_heads(self, Flow *flow) except -1
+    cdef int drop_head(self, Flow *flow, Entry **entry) except -1
+    cdef void hold(self, Flow *flow, Entry *entry) noexcept
+    cdef void serve(self, Flow *flow, Entry *entry) noexcept
+    cdef void release(self, Entry *entry) noexcept
+    cdef uint64_t arrive(self) noexcept
+    cdef int join(self, Entry *entry) except -1
+    cdef int join_flow(self, Flow *flow, Entry *entry) except -1
+    cdef int resolve(self, Entry *entry, const Record *record) except -1
+    cdef int hold_deferred(self, const Deferred *deferred, uint32_t flow) except -1
+    cdef uint32_t forget_deferred(self, uint64_t seq) noexcept
+    cdef uint32_t held_slot(self, uint64_t seq) noexcept
+    cdef bint settle(self) except -1
+    cdef bint settle_message(self, Deferred *message, bint loads) except -1
+    cdef int wake(self) except -1
+    cdef Entry *take_all_entries(self) noexcept
+    cdef int reset(self) except -1
+    cdef void begin_walk(self) noexcept
+    cdef bint walk(self, Deferred **entry) noexcept
+    cdef void begin_packing(self) noexcept
+    cdef bint is_packed(self) noexcept
+    cdef Entry *next_to_pack(self) noexcept
+
 # -- unfinished --
 
 
@@ -397,6 +614,7 @@ cdef class UnfinishedMessages:
     cdef readonly uint64_t queued
     cdef ReadAhead prefetch                 # queue read-ahead; None: all blocks are in memory
     cdef readonly uint64_t dropped_count    # dropped messages of an ephemeral channel
+    cdef readonly KeyIndex keys             # waiting messages by key; None: no rule needs it
 
     # In flight.
     cdef InFlightTable table
@@ -405,6 +623,7 @@ cdef class UnfinishedMessages:
     cdef readonly list consumers
     cdef ReadyRing ready
     cdef int64_t msg_timeout                # ns, default for consumers; 0: the server's default
+    cdef bint returns                       # messages return when their consumer disconnects
     cdef uint64_t taken[3]                  # deliveries by locality
 
     # Reports.
@@ -431,10 +650,15 @@ cdef class UnfinishedMessages:
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef Deferred *find_deferred(self, uint64_t id) noexcept
     cdef uint64_t cancel(self, uint64_t id) noexcept
+    cdef int defer_key(self, Entry *entry, const Deferred *deferred) except -1
+    cdef void forget_key(self, uint64_t seq) noexcept
+    cdef uint64_t gate_of(self, const Entry *entry) noexcept
+    cdef void release_key(self, Entry *entry) noexcept
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
     cdef int queue_record(self, const Entry *addressed) except -1
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept
+    cdef void append_to_queue(self, Entry *entry) noexcept
     cdef void unqueue_first(self) noexcept
     cdef bint at_hand(self, const Entry *entry) except -1
     cdef int read_ahead(self) except -1
@@ -454,10 +678,11 @@ cdef class UnfinishedMessages:
     cdef void give_timeout(self, Consumer consumer) noexcept
     cdef int add_consumer(self, Consumer consumer) except -1
     cdef void remove_consumer(self, Consumer consumer) noexcept
+    cdef int return_messages(self, InFlightList *in_flight_list, str client) except -1
     cdef void check_ready(self, Consumer consumer) noexcept
     cdef void report_to(self, Events events, bytes names) noexcept
     cdef void report(self, EventKind kind, const Entry *entry) noexcept
-    cdef void report_finish(self, const Entry *entry) noexcept
+    cdef void report_finish(self, Entry *entry) noexcept
 
     cdef inline void touch_dirty(self) noexcept:
         """Schedule a call to dispatch in this turn."""
@@ -476,6 +701,11 @@ cdef class UnfinishedMessages:
         return entry
 
     cdef inline void drop_entry(self, Entry *entry) noexcept:
+        if self.keys is not None:
+            self.release_key(entry)
+        self.free_entry(entry)
+
+    cdef inline void free_entry(self, Entry *entry) noexcept:
         self.window.unref(entry.block)
         self.pool.free_entry(entry)
 
@@ -501,6 +731,8 @@ cdef class UnfinishedMessages:
         self.deferred_count -= 1
         (<Deferred *>entry)[0] = deferred[0]
         self.pool.free_deferred(&self.pages, deferred)
+        if self.keys is not None:
+            entry.node.index = self.keys.forget_deferred(entry.seq)
         self.queue_entry(entry, size)
         return 0
 
@@ -570,6 +802,7 @@ cdef class Undeliverable(UnfinishedMessages):
     cdef void set_ttl(self, int64_t ttl) noexcept
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept
     cdef bint is_over(self) noexcept
+    cdef uint64_t waiting_bytes(self) noexcept
     cdef bint is_expired(self, const Record *record) noexcept
     cdef void report_expired(self, const Record *record, uint16_t attempts) noexcept
     cdef bint drop_queued(self) except -1
@@ -590,10 +823,41 @@ cdef class Undeliverable(UnfinishedMessages):
         """Return whether a message is out of attempts."""
         return self.max_attempts and entry.attempts >= self.max_attempts
 
+# -- keyed_messages --
+
+
+cdef class KeyedMessages(Undeliverable):
+    cdef bint keyed                         # the policy has rules for keys
+    cdef tuple rules                        # see set_rules()
+    cdef bint unscanned                     # the last dispatch did not add all records to `keys`
+    cdef bint parked                        # a search has returned messages
+    cdef uint64_t full_count                # oldest messages dropped, because there were too many
+    cdef int64_t next_sweep
+    cdef uint32_t swept                     # number of the latest flow checked for its age
+
+    cdef int set_rules(self, policy) except -1
+    cdef int make_keys(self) except -1
+    cdef int apply_rules(self, bint single) except -1
+    cdef int mark_held(self, uint32_t flow) except -1
+    cdef int rebuild_keys(self, bint single) except -1
+    cdef int queue_in_order(self) except -1
+    cdef int end_keys(self) except -1
+    cdef int prepare_keys(self, bint searching) except -1
+    cdef bint waits_for_scan(self, const Entry *entry) noexcept
+    cdef int resolve_keys(self) except -1
+    cdef Entry *take_keyed(self, int maximum) except? NULL
+    cdef Entry *pop_keyed(self, Flow *flow) except? NULL
+    cdef bint sift(self, Flow *flow, Entry *entry) except -1
+    cdef int restore_taken(self, uint64_t first, bytes taken) except -1
+    cdef int put_back(self, Entry *entry, uint32_t size) except -1
+    cdef int drop_keyed(self, int budget) except -1
+    cdef int sweep_expired(self) except -1
+    cdef int sweep_flow(self, Flow *flow) except -1
+
 # -- dispatch --
 
 
-cdef class Dispatch(Undeliverable):
+cdef class Dispatch(KeyedMessages):
     cdef readonly bint paused
     cdef bint cut_off                       # deliveries are stopped, but the channel is not paused
     cdef readonly double rate               # maximum messages sent per second; 0: no limit
@@ -606,7 +870,6 @@ cdef class Dispatch(Undeliverable):
     cdef bint drops_wanted                  # drop the wanted message instead of redriving it
     cdef object wanted_done                 # callback for the result; None: already called
     cdef bint moves                         # whether its messages always move to the open topic
-    cdef uint64_t full_count                # oldest messages dropped, because there were too many
     cdef readonly uint64_t sampled_count    # messages consumed without delivery
 
     cdef int dispatch(self, int budget) except -1
@@ -671,6 +934,7 @@ cdef class Channel(Dispatch):
     cdef void pass_over(self) noexcept
     cdef void add_figures(self, uint64_t *figures) noexcept
     cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept
+    cdef int64_t expiry_of(self, const Entry *entry) noexcept
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *
     cdef Outcome reject(self, Consumer consumer, uint64_t id, int64_t delay, str text) except *
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept

@@ -7,14 +7,16 @@ import json
 
 cimport cython
 from libc.stdint cimport int32_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memmove, memset
 
-from nsqcy.base.core cimport NSQCY_DEBUG, heap_first_due, heap_free, heap_init
+from nsqcy.base.core cimport (
+    NSQCY_DEBUG, KeyHash, heap_first_due, heap_free, heap_init, heap_peek,
+)
 from nsqcy.storage.core cimport (
     DEFERRED, NEVER, QUEUED, RECORD_ADDRESSED, RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES,
     TRANSFERRING, Extent, Page, deferred_of, is_spoiled, record_address, record_address_of,
-    record_expiry, size_tag, transfer_number,
+    offset_of, record_expiry, record_key_hash, record_priority, size_tag, transfer_number,
 )
 
 from nsqcy.config.policies import ON_FULL as _ON_FULL
@@ -27,7 +29,9 @@ include "inflight_table.pyx"
 include "ready_ring.pyx"
 include "consumer.pyx"
 include "scheduler_state.pyx"
+include "key_index.pyx"
 include "deferred_and_in_flight.pyx"
 include "undeliverable.pyx"
+include "keyed_messages.pyx"
 include "dispatch.pyx"
 include "channel.pyx"

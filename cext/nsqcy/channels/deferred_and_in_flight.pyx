@@ -123,9 +123,23 @@ cdef class UnfinishedMessages:
         deferred.node.tag = ENTRY_TIMER
         if block.data != NULL and not block.flags & LOADING:
             deferred.node.tag = size_tag((<Record *>(block.data + entry.offset)).body_length)
+        if self.keys is not None:
+            self.defer_key(entry, deferred)
         self.pool.free_entry(entry)
         if deferred.round != self.round:
             self.pack(deferred)
+        return 0
+
+    cdef int defer_key(self, Entry *entry, const Deferred *deferred) except -1:
+        """Handle the key of a message that was requeued with a delay: with `order`, the message
+        holds its key until it is due."""
+        cdef uint32_t flow = entry.node.index
+        if not self.keys.order:
+            self.keys.release(entry)
+        elif flow == UNRESOLVED:
+            self.keys.unsettled = True
+        elif flow != NO_FLOW:
+            self.keys.hold_deferred(deferred, flow)
         return 0
 
     # -- deferred messages, one by one --
@@ -151,6 +165,8 @@ cdef class UnfinishedMessages:
         if deferred == NULL:
             return 0
         seq = deferred.seq
+        if self.keys is not None:
+            self.forget_key(seq)
         heap_remove(&self.timers, &deferred.node)
         self.deferred_count -= 1
         self.cancelled_count += 1
@@ -158,6 +174,23 @@ cdef class UnfinishedMessages:
         self.pool.free_deferred(&self.pages, deferred)
         self.touch_dirty()
         return seq
+
+    cdef uint64_t gate_of(self, const Entry *entry) noexcept:
+        """Return the record that follows a queued message in log order."""
+        cdef uint64_t gate = <uint64_t>entry.in_flight_list
+        return gate if self.keys is None else gate >> ARRIVAL_BITS
+
+    cdef void release_key(self, Entry *entry) noexcept:
+        """Handle a message that leaves the channel: its key may have a message to deliver."""
+        self.keys.release(entry)
+        if self.keys.waiting_levels:
+            self.touch_dirty()
+
+    cdef void forget_key(self, uint64_t seq) noexcept:
+        """Handle the end of a deferred message."""
+        cdef uint32_t flow = self.keys.forget_deferred(seq)
+        if flow != NO_FLOW:
+            self.keys.release_flow(flow)
 
     def upcoming(self, int limit, after):
         """Return up to `limit` deferred messages in order of due time, each as (place, seq, due,
@@ -192,6 +225,7 @@ cdef class UnfinishedMessages:
         entry.offset = addressed.offset
         entry.attempts = 0
         entry.round = self.round
+        entry.node.index = NO_FLOW
         self.window.ref(entry.block)
         self.cursor.skipped += 1
         self.queue_entry(entry, addressed.node.tag)
@@ -208,15 +242,23 @@ cdef class UnfinishedMessages:
         entry.node.tag = size
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
-        entry.in_flight_list = <void *><size_t>self.window.fanout.seq
+        self.queued += 1
+        if self.keys is None:
+            entry.in_flight_list = <void *><size_t>self.window.fanout.seq
+            self.append_to_queue(entry)
+        elif not self.keys.join(entry):
+            self.append_to_queue(entry)
+        self.touch_dirty()
+
+    cdef void append_to_queue(self, Entry *entry) noexcept:
+        """Add a message to the queue itself; in a channel with an index, this is the queue of
+        messages whose keys are not known yet."""
         entry.next = NULL
         if self.queue_last == NULL:
             self.queue_first = entry
         else:
             self.queue_last.next = entry
         self.queue_last = entry
-        self.queued += 1
-        self.touch_dirty()
 
     cdef void unqueue_first(self) noexcept:
         cdef Entry *entry = self.queue_first
@@ -350,11 +392,17 @@ cdef class UnfinishedMessages:
             in_flight_list.consumer = NULL
             if in_flight_list.count == 0:
                 self.free_in_flight_list(in_flight_list)
+            elif self.returns:
+                self.return_messages(in_flight_list, consumer.client_id)
         try:
             self.consumers.remove(consumer)
         except ValueError:
             pass
         self.touch_dirty()
+
+    cdef int return_messages(self, InFlightList *in_flight_list, str client) except -1:
+        """Requeue the messages of a client that has left; see Channel."""
+        return 0
 
     cdef void give_timeout(self, Consumer consumer) noexcept:
         if not consumer.asked_timeout:
@@ -396,7 +444,9 @@ cdef class UnfinishedMessages:
         self.events.add(kind, entry.id, entry.attempts, self.scheduler.wall, held * 1000000,
                         self.scheduler.wall - entry.timestamp, self.event_names, client)
 
-    cdef void report_finish(self, const Entry *entry) noexcept:
+    cdef void report_finish(self, Entry *entry) noexcept:
+        if self.keys is not None:
+            self.release_key(entry)
         if self.latency is not None:
             # The clock may have been set back since the publish.
             self.latency.add(max(<int64_t>0, self.scheduler.wall - entry.timestamp),
@@ -410,6 +460,8 @@ cdef class UnfinishedMessages:
         self.place.part = WALK_TIMERS
         self.place.left = self.timers.size
         self.place.queued = NULL
+        if self.keys is not None:
+            self.keys.begin_walk()
 
     cdef bint walk(self, Deferred **entry) noexcept:
         """Take one step of a walk; output the entry there, or NULL. Return False at the end.
@@ -434,6 +486,8 @@ cdef class UnfinishedMessages:
             if place.queued != NULL:
                 entry[0] = <Deferred *>place.queued
                 place.queued = place.queued.next
+                return True
+            if self.keys is not None and self.keys.walk(entry):
                 return True
             place.part = WALK_TABLE
             place.left = self.table.mask + 1
@@ -461,6 +515,8 @@ cdef class UnfinishedMessages:
         self.round += 1
         self.visit_in_flight_list(self.in_flight_lists)
         self.unpacked = self.queue_first
+        if self.keys is not None:
+            self.keys.begin_packing()
         self.pages.walked = self.pages.first
 
     cdef int pack_more(self, int budget) noexcept:
@@ -484,6 +540,11 @@ cdef class UnfinishedMessages:
             budget -= 1
             if entry.round != self.round:
                 self.pack(<Deferred *>entry)
+        while self.keys is not None and budget > 0 and not self.keys.is_packed():
+            entry = self.keys.next_to_pack()
+            budget -= 1
+            if entry != NULL and entry.round != self.round:
+                self.pack(<Deferred *>entry)
         while self.pages.walked != NULL and budget > 0:
             page = self.pages.walked
             self.pages.walked = page.next
@@ -496,7 +557,8 @@ cdef class UnfinishedMessages:
 
     cdef bint is_packed(self) noexcept:
         return (self.unpacked_in_flight_list == NULL and self.unpacked == NULL
-                and self.pages.walked == NULL)
+                and self.pages.walked == NULL
+                and (self.keys is None or self.keys.is_packed()))
 
     cdef void pack(self, Deferred *entry) noexcept:
         """Include a message, in its current state, in a checkpoint in progress."""

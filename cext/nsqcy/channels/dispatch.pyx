@@ -13,12 +13,10 @@ cdef enum:
     MAKE_UP = 100000000
     PACE = 1000000              # between two wake-ups
 
-cdef double SECOND = 1e9
-
 cdef str NOT_FOUND = "MESSAGE_NOT_FOUND"
 
 
-cdef class Dispatch(Undeliverable):
+cdef class Dispatch(KeyedMessages):
     def __cinit__(self):
         self.pacer.node.index = HEAP_NOWHERE
         self.pacer.owner = <void *>self
@@ -26,6 +24,8 @@ cdef class Dispatch(Undeliverable):
     cdef int dispatch(self, int budget) except -1:
         """Deliver messages or skip records, at most `budget` in total. Return the unused budget, or
         0 if more messages could be delivered now."""
+        if self.keys is not None:
+            self.prepare_keys(self.redriving != 0)
         if self.redriving:
             budget = self.redrive_some(budget)
         if self.wanted:
@@ -42,7 +42,10 @@ cdef class Dispatch(Undeliverable):
             self.transfer.go_on()
         if self.queue_first == NULL:
             self.prefetch = None
-        return budget
+        if self.keys is None:
+            return budget
+        self.keys.set_alarm()
+        return 0 if self.unscanned else budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
         """Deliver as many messages as the rate allows; return the result of dispatch()."""
@@ -88,6 +91,7 @@ cdef class Dispatch(Undeliverable):
         """Turn the messages fanned out to an ephemeral channel into explicit entries, because
         nothing else may keep the messages. Drop the newest messages beyond mem-queue-size."""
         cdef Record *record
+        cdef Entry *entry
         cdef uint64_t seq
         while self.cursor.at.seq < self.window.fanout.seq:
             if self.queued >= self.mem_queue_size:
@@ -106,10 +110,13 @@ cdef class Dispatch(Undeliverable):
             if self.queued >= self.mem_queue_size:
                 self.dropped_count += 1
             else:
-                self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
-                # The cursor is about to pass the record, so the message waits for no earlier
-                # record.
-                self.queue_last.in_flight_list = NULL
+                entry = self.entry_at_cursor(record)
+                entry.node.index = NO_FLOW
+                self.queue_entry(entry, size_tag(record.body_length))
+                if self.keys is None:
+                    # The cursor is about to pass the record, so the message waits for no earlier
+                    # record.
+                    entry.in_flight_list = NULL
             cursor_step(&self.cursor, record)
         return 0
 
@@ -134,6 +141,8 @@ cdef class Dispatch(Undeliverable):
         """Like take(), but the next message may not be deliverable."""
         cdef Entry *entry
         cdef Record *record
+        if self.keys is not None:
+            return self.take_keyed(maximum)
         while True:
             entry = self.queue_first
             if self.queue_is_next(entry):
@@ -198,7 +207,10 @@ cdef class Dispatch(Undeliverable):
     cdef int clear_out(self, int budget) except -1:
         """Drop messages that are too old, then those beyond the limit; return the unused budget."""
         self.stepped = 0
-        if self.ttl or self.window.perishable:
+        if self.keys is not None:
+            if self.ttl or self.window.perishable:
+                self.sweep_expired()
+        elif self.ttl or self.window.perishable:
             self.drop_expired(budget)
         if self.max_messages or self.max_bytes:
             budget = self.drop_oldest(budget)
@@ -208,6 +220,8 @@ cdef class Dispatch(Undeliverable):
         """Drop the oldest waiting messages beyond the limit, within a budget; return the unused
         budget."""
         cdef Entry *entry
+        if self.keys is not None:
+            return self.drop_keyed(budget)
         while budget > self.stepped and self.is_over():
             entry = self.take(budget)
             if entry == NULL:
@@ -221,6 +235,9 @@ cdef class Dispatch(Undeliverable):
         cdef Entry *entry
         cdef Record *record
         self.stepped = 0
+        if self.keys is not None and not self.keys.single:
+            self.rebuild_keys(True)
+            self.prepare_keys(True)
         while self.redriving and budget > self.stepped and (
                 self.transfer is None or self.transfer.in_flight < REDRIVEN_AT_ONCE):
             entry = self.take(budget)
@@ -239,7 +256,9 @@ cdef class Dispatch(Undeliverable):
             if self.wanted:
                 self.check_wanted(entry, record)
             elif self.make_transfer().send_back(entry, record, self.targets) is not None:
-                self.queue_entry(entry, size_tag(record.body_length))
+                self.put_back(entry, size_tag(record.body_length))
+        if self.redriving == 0:
+            self.parked = False
         if self.redriving == 0 and self.wanted:
             self.end_search(NOT_FOUND)
             self.wanted = 0
@@ -249,7 +268,7 @@ cdef class Dispatch(Undeliverable):
         """Redrive or drop the wanted message. Every other message goes to the tail of the queue, so
         the messages end up in their previous order."""
         if entry.id != self.wanted:
-            self.queue_entry(entry, size_tag(record.body_length))
+            self.put_back(entry, size_tag(record.body_length))
         elif self.drops_wanted:
             self.cancelled_count += 1
             self.drop_entry(entry)
@@ -257,7 +276,7 @@ cdef class Dispatch(Undeliverable):
         else:
             problem = self.make_transfer().send_back(entry, record, self.targets)
             if problem is not None:
-                self.queue_entry(entry, size_tag(record.body_length))
+                self.put_back(entry, size_tag(record.body_length))
             self.end_search(problem)
         return 0
 

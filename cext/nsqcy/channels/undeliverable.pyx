@@ -14,7 +14,7 @@ the timeouts of messages in flight (channel).
 cdef class Undeliverable(UnfinishedMessages):
     cdef void set_ttl(self, int64_t ttl) noexcept:
         self.ttl = ttl
-        self.sifts = ttl != 0 or self.max_attempts != 0
+        self.sifts = ttl != 0 or self.max_attempts != 0 or self.keys is not None
 
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept:
         """Limit the number of waiting messages by dropping the oldest; 0: no limit."""
@@ -25,7 +25,14 @@ cdef class Undeliverable(UnfinishedMessages):
 
     cdef bint is_over(self) noexcept:
         return (self.max_messages and self.depth() > self.max_messages
-                or self.max_bytes and self.window.bytes_from(&self.cursor.at) > self.max_bytes)
+                or self.max_bytes and self.waiting_bytes() > self.max_bytes)
+
+    cdef uint64_t waiting_bytes(self) noexcept:
+        """Return the bytes of the log that the channel needs; with an index, the bytes of the
+        records that wait."""
+        if self.keys is not None and self.keys.started:
+            return self.keys.bytes + self.window.bytes_from(&self.keys.at)
+        return self.window.bytes_from(&self.cursor.at)
 
     cdef bint is_expired(self, const Record *record) noexcept:
         """Return whether a message is too old to be delivered."""
@@ -145,6 +152,8 @@ cdef class Undeliverable(UnfinishedMessages):
 
     cdef int add_transfer(self, Entry *entry, TransferReason reason, uint64_t number) except -1:
         """Add a message to the transfer, after those with smaller numbers."""
+        if self.keys is not None and not self.keys.order:
+            self.keys.release(entry)
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
         self.list_add_uninlined(self.transfer.in_flight_list, entry, <int64_t>(NEVER + number))

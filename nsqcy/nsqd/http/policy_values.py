@@ -104,6 +104,8 @@ def read_all(name: str, said: Mapping[str, Any], options: NsqdOptions) -> dict[s
             found[key] = read(name, key, value, options)
         elif key not in keys_of(name):
             read(name, key, value, options)
+    if found.get("order") and found.get("urgent_first"):
+        raise BadPolicy("urgent_first: invalid value true", "false, because order is set")
     return found
 
 

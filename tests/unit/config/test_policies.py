@@ -99,12 +99,8 @@ def test_of_all_that_match_the_last_word_on_each_key_counts(
     assert there.channel(topic, channel) == policies.channel(topic, channel)
 
 
-# Fields that have no option while no channel uses them.
-WITHOUT_AN_OPTION = ("key", "priority")
-
-
 def test_every_key_is_a_field_with_the_same_default() -> None:
-    assert TopicPolicy._fields == (*TOPIC_KEYS, *WITHOUT_AN_OPTION)
+    assert TopicPolicy._fields == tuple(TOPIC_KEYS)
     assert ChannelPolicy._fields == tuple(CHANNEL_KEYS)
     for policy, keys in ((TopicPolicy(), TOPIC_KEYS), (ChannelPolicy(), CHANNEL_KEYS)):
         defaults = {key: option.default for key, option in keys.items()}

@@ -1,0 +1,1204 @@
+"""The index of a channel whose policy has rules for keys: its waiting messages by key, the keys
+that may be served, and the order in which they are served.
+
+Owns the flows (the waiting messages of one key and level), the turns of the keys, the counts for
+their limits, and the records that left the channel out of log order. Independent of consumers, and
+of why a message waits. docs/internals/keys.md describes the rules.
+
+Two kinds of message wait: records that were never delivered (items), and messages that were
+delivered or deferred before (entries). A place orders both: the sequence number of the record that
+follows, and a number among the messages that arrived before the same record.
+"""
+
+# The index of a channel.
+#
+#   window ──cursor────────────────scan────────fan-out position
+#               │  bits: which of these   │
+#               │  records still wait     │
+#               ▼                         ▼
+#            items ──► flows, by key ──► ring or heap of a level ──► served next
+#          entries ──►
+#
+# The cursor stays at the oldest record that waits. `cursor.skipped` counts the bits that are set.
+
+cdef extern from *:
+    int count_trailing_zeros "__builtin_ctzll"(unsigned long long) noexcept nogil
+    int count_leading_zeros "__builtin_clz"(unsigned int) noexcept nogil
+    int count_ones "__builtin_popcountll"(unsigned long long) noexcept nogil
+
+cdef enum:
+    FLOWS_A_PAGE = 256
+    ITEMS_A_PAGE = 2048
+    MIN_BUCKETS = 64
+    ARRIVAL_BITS = 20               # of a place: the number among arrivals before the same record
+    LAST_ARRIVAL = 0xFFFFE
+    LOADED_HEADS = 32               # blocks that are requested for the next keys
+    SETTLED_LOADS = 32              # blocks that are requested to find the keys of held messages
+
+cdef int64_t ONE_DELIVERY = 1000000000      # a level's debt of one delivery
+cdef double KEY_BURST = 10000000            # ns of unused credit that a key's rate keeps
+cdef int64_t SIZE_PLACE = 0xFFFFFFFFF     # the part of a place that `sizes` compares
+
+
+cdef inline uint64_t place_of(const Entry *entry) noexcept nogil:
+    """Return the place of a queued message."""
+    return <uint64_t>entry.in_flight_list
+
+
+cdef inline bint is_without_key(const Flow *flow) noexcept nogil:
+    return flow.high == 0 and flow.low == 0
+
+
+cdef inline bint counts(uint32_t flow) noexcept nogil:
+    return flow != NO_FLOW and flow < UNRESOLVED
+
+
+@cython.final
+cdef class KeyIndex:
+    def __cinit__(self):
+        cdef int i
+        for i in range(LEVELS):
+            heap_init(&self.turns[i])
+        heap_init(&self.timers)
+        heap_init(&self.sizes)
+        self.alarm.node.index = HEAP_NOWHERE
+
+    def __dealloc__(self):
+        self.free_all()
+        free(self.bits)
+        free(self.saved)
+
+    cdef int start(self) except -1:
+        """Begin to index records, from the cursor on."""
+        self.started = True
+        self.window.watch(&self.at)
+        self.window.move_cursor(&self.at, &self.cursor.at)
+        if self.bits == NULL:
+            self.bits_base = self.cursor.at.seq & ~<uint64_t>63
+        return 0
+
+    cdef void stop(self) noexcept:
+        """Forget all messages; the entries in flows are owned elsewhere."""
+        self.free_all()
+        free(self.bits)
+        self.bits = NULL
+        self.bits_room = self.passed = 0
+        self.saved_count = 0
+        self.last_block = NULL
+        heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
+        if self.started:
+            self.started = False
+            self.window.unwatch(&self.at)
+
+    cdef int reset(self) except -1:
+        """Begin again at the cursor, for other rules; all entries have been taken. Records that
+        left the channel stay marked."""
+        self.save_rates()
+        self.free_all()
+        self.last_block = NULL
+        heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
+        if self.started:
+            self.window.move_cursor(&self.at, &self.cursor.at)
+        return 0
+
+    cdef void free_all(self) noexcept:
+        """Free all flows and items."""
+        cdef uint32_t i
+        for i in range(self.page_room):
+            free(self.pages[i])
+        free(self.pages)
+        for i in range(self.item_page_room):
+            free(self.item_pages[i])
+        free(self.item_pages)
+        free(self.buckets)
+        free(self.held)
+        for i in range(LEVELS):
+            heap_free(&self.turns[i])
+            self.rings[i] = NULL
+            self.debts[i] = 0
+        heap_free(&self.timers)
+        heap_free(&self.sizes)
+        self.pages = NULL
+        self.item_pages = NULL
+        self.buckets = NULL
+        self.held = NULL
+        self.page_room = self.item_page_room = self.flow_end = self.item_end = 0
+        self.free_flow = self.free_item = self.flows = self.bucket_mask = 0
+        self.held_mask = self.held_count = self.waiting_levels = 0
+        self.items = self.entries = self.bytes = 0
+        self.walked_flow = self.unpacked_flow = 0
+        self.walked = self.unpacked = NULL
+
+    # -- flows --
+
+    cdef Flow *find(self, const MessageKey *key) noexcept:
+        cdef uint32_t number
+        cdef Flow *flow
+        if self.buckets == NULL:
+            return NULL
+        number = self.buckets[(key.low ^ key.level * 0x9E3779B1u) & self.bucket_mask]
+        while number:
+            flow = self.flow_at(number)
+            if flow.low == key.low and flow.high == key.high and flow.level == key.level:
+                return flow
+            number = flow.chain
+        return NULL
+
+    cdef Flow *find_or_make(self, const MessageKey *key) except NULL:
+        cdef Flow *flow = self.find(key)
+        return self.new_flow(key) if flow == NULL else flow
+
+    cdef Flow *new_flow(self, const MessageKey *key) except NULL:
+        cdef Flow *flow
+        cdef Flow *first
+        cdef uint32_t number
+        cdef uint32_t *bucket
+        if self.buckets == NULL or self.flows > self.bucket_mask:
+            self.grow_buckets()
+        number = self.free_flow
+        if number:
+            flow = self.flow_at(number)
+            self.free_flow = flow.chain
+        else:
+            number = max(<uint32_t>1, self.flow_end)
+            if number >> 8 >= self.page_room:
+                self.grow_pages()
+            self.flow_end = number + 1
+            flow = self.flow_at(number)
+        memset(flow, 0, sizeof(Flow))
+        flow.turn.index = flow.size.index = HEAP_NOWHERE
+        flow.number = flow.key = number
+        flow.high = key.high
+        flow.low = key.low
+        flow.level = <uint8_t>key.level
+        flow.used = True
+        first = self.first_of_key(key)
+        if first != NULL:
+            flow.key = first.number
+            flow.sibling = first.sibling
+            first.sibling = number
+        bucket = &self.buckets[(key.low ^ key.level * 0x9E3779B1u) & self.bucket_mask]
+        flow.chain = bucket[0]
+        bucket[0] = number
+        self.flows += 1
+        return flow
+
+    cdef Flow *first_of_key(self, const MessageKey *key) noexcept:
+        """Return the first flow of a key in any level, or NULL."""
+        cdef MessageKey other = key[0]
+        cdef Flow *flow
+        cdef uint32_t level
+        if not self.urgent_first:
+            return NULL
+        for level in range(LEVELS):
+            other.level = level
+            flow = self.find(&other)
+            if flow != NULL:
+                return self.flow_at(flow.key)
+        return NULL
+
+    cdef int grow_pages(self) except -1:
+        cdef uint32_t room = self.page_room
+        cdef Flow **grown = <Flow **>realloc(self.pages, (room + 1) * sizeof(Flow *))
+        if grown == NULL:
+            raise MemoryError()
+        self.pages = grown
+        self.pages[room] = <Flow *>calloc(FLOWS_A_PAGE, sizeof(Flow))
+        if self.pages[room] == NULL:
+            raise MemoryError()
+        self.page_room = room + 1
+        return 0
+
+    cdef int grow_buckets(self) except -1:
+        cdef uint32_t count = MIN_BUCKETS if self.buckets == NULL else 2 * (self.bucket_mask + 1)
+        cdef uint32_t *grown = <uint32_t *>calloc(count, sizeof(uint32_t))
+        cdef uint32_t number
+        cdef uint32_t at
+        cdef Flow *flow
+        if grown == NULL:
+            raise MemoryError()
+        for number in range(1, self.flow_end):
+            flow = self.flow_at(number)
+            if flow.used:
+                at = <uint32_t>((flow.low ^ flow.level * 0x9E3779B1u) & (count - 1))
+                flow.chain = grown[at]
+                grown[at] = number
+        free(self.buckets)
+        self.buckets = grown
+        self.bucket_mask = count - 1
+        return 0
+
+    cdef void free_if_unused(self, Flow *flow) noexcept:
+        """Forget a flow without messages, and its key if that has no other flow."""
+        cdef Flow *first = self.flow_at(flow.key)
+        cdef Flow *before
+        if flow.size.tag or flow.held or flow.timed:
+            return
+        if first != flow:
+            before = first
+            while before.sibling != flow.number:
+                before = self.flow_at(before.sibling)
+            before.sibling = flow.sibling
+            self.free_flow_now(flow)
+            flow = first
+        if flow.size.tag == 0 and flow.held == 0 and not flow.timed and flow.sibling == 0:
+            self.free_flow_now(flow)
+
+    cdef void free_flow_now(self, Flow *flow) noexcept:
+        cdef uint32_t *at = &self.buckets[
+            (flow.low ^ flow.level * 0x9E3779B1u) & self.bucket_mask]
+        while at[0] != flow.number:
+            at = &self.flow_at(at[0]).chain
+        at[0] = flow.chain
+        heap_remove(&self.sizes, &flow.size)
+        flow.used = False
+        flow.chain = self.free_flow
+        self.free_flow = flow.number
+        self.flows -= 1
+
+    cdef uint64_t head_place(self, const Flow *flow) noexcept:
+        """Return the place of a flow's next message; the flow has one."""
+        cdef uint64_t place
+        if flow.first == 0:
+            return place_of(flow.first_entry)
+        place = place_of_record(self.item_at(flow.first).seq)
+        if flow.first_entry != NULL:
+            return min(place, place_of(flow.first_entry))
+        return place
+
+    cdef void count_waiting(self, Flow *flow, int change) noexcept:
+        cdef Flow *key = self.flow_at(flow.key)
+        flow.size.tag += change
+        key.total += change
+        if self.sized:
+            self.update_size(key)
+
+    cdef Flow *oldest_of_key(self, Flow *key) noexcept:
+        """Return the flow with the oldest message of a key; the key has one."""
+        cdef Flow *flow = key
+        cdef Flow *found = NULL
+        while True:
+            if flow.size.tag and (
+                    found == NULL or self.head_place(flow) < self.head_place(found)):
+                found = flow
+            if flow.sibling == 0:
+                return found
+            flow = self.flow_at(flow.sibling)
+
+    cdef void update_size(self, Flow *key) noexcept:
+        cdef int64_t due
+        if key.total == 0:
+            heap_remove(&self.sizes, &key.size)
+            return
+        due = <int64_t>self.head_place(self.oldest_of_key(key))
+        if self.fair or self.order:
+            due = (due & SIZE_PLACE) - (<int64_t>key.total << 36)
+        if key.size.index == HEAP_NOWHERE:
+            if heap_push(&self.sizes, &key.size, due) < 0:
+                return          # out of memory: the key is not the first to lose messages
+        else:
+            heap_update(&self.sizes, &key.size, due)
+
+    cdef int set_sized(self, bint sized) except -1:
+        """Begin or end to keep `sizes`."""
+        cdef uint32_t number
+        cdef Flow *flow
+        self.sized = sized
+        for number in range(1, self.flow_end):
+            flow = self.flow_at(number)
+            if flow.used and sized and flow.key == number:
+                self.update_size(flow)
+            elif flow.used:
+                heap_remove(&self.sizes, &flow.size)
+        return 0
+
+    # -- turns --
+
+    cdef bint is_blocked(self, const Flow *key) noexcept:
+        """Return whether a rule forbids each message of a key. `key`: the key's first flow."""
+        if is_without_key(key):
+            return False
+        if key.held and (self.order or self.in_flight_per_key
+                         and key.held >= self.in_flight_per_key):
+            return True
+        return self.gap != 0 and key.next_send > self.scheduler.now
+
+    cdef void enter_turn(self, Flow *flow) noexcept:
+        """Let a flow be served, after all that are waiting."""
+        cdef uint32_t level = flow.level
+        cdef Flow *first = self.rings[level]
+        if not self.fair:
+            if heap_push(&self.turns[level], &flow.turn,
+                         <int64_t>self.head_place(flow)) < 0:
+                return          # out of memory: try again at the flow's next change
+        elif first == NULL:
+            self.rings[level] = flow.prev = flow.next = flow
+        else:
+            flow.prev = first.prev
+            flow.next = first
+            first.prev.next = flow
+            first.prev = flow
+        flow.state = IN_TURN
+        self.waiting_levels |= <uint32_t>1 << level
+
+    cdef void leave_turn(self, Flow *flow) noexcept:
+        cdef uint32_t level = flow.level
+        cdef bint is_last
+        flow.state = IDLE
+        if not self.fair:
+            heap_remove(&self.turns[level], &flow.turn)
+            is_last = self.turns[level].size == 0
+        else:
+            is_last = flow.next == flow
+            if is_last:
+                self.rings[level] = NULL
+            else:
+                flow.prev.next = flow.next
+                flow.next.prev = flow.prev
+                if self.rings[level] == flow:
+                    self.rings[level] = flow.next
+        if is_last:
+            self.waiting_levels &= ~(<uint32_t>1 << level)
+            self.debts[level] = 0
+
+    cdef void update_flow(self, Flow *flow) noexcept:
+        """Let a flow be served if it has a message and no rule forbids it."""
+        cdef int64_t place
+        if flow.size.tag and not self.is_blocked(self.flow_at(flow.key)):
+            if flow.state == IDLE:
+                self.enter_turn(flow)
+            elif not self.fair:
+                place = <int64_t>self.head_place(flow)
+                if heap_due(&self.turns[flow.level], &flow.turn) != place:
+                    heap_update(&self.turns[flow.level], &flow.turn, place)
+        elif flow.state == IN_TURN:
+            self.leave_turn(flow)
+
+    cdef void update_key(self, Flow *key) noexcept:
+        """Update all flows of a key after its counts have changed; forget what is not needed."""
+        cdef Flow *flow = key
+        cdef uint32_t following
+        while True:
+            following = flow.sibling
+            self.update_flow(flow)
+            if flow != key:
+                self.free_if_unused(flow)
+            if following == 0:
+                break
+            flow = self.flow_at(following)
+        if key.used:
+            self.free_if_unused(key)
+
+    cdef Flow *next_flow(self) noexcept:
+        """Return the flow that is served next; NULL if none may be served."""
+        cdef uint32_t levels = self.waiting_levels
+        cdef int level
+        cdef int first
+        if levels == 0:
+            return NULL
+        first = 31 - count_leading_zeros(levels)
+        if self.urgent_first:
+            level = first
+            while levels:
+                level = 31 - count_leading_zeros(levels)
+                levels &= ~(<uint32_t>1 << level)
+                if self.debts[level] > self.debts[first]:
+                    first = level
+            if self.debts[first] + self.share < ONE_DELIVERY:
+                first = 31 - count_leading_zeros(self.waiting_levels)
+        if self.fair:
+            return self.rings[first]
+        return <Flow *>self.turns[first].slots[0].node
+
+    cdef void serve(self, Flow *flow, Entry *entry) noexcept:
+        """Handle the delivery of a message that was popped from the flow which is served next."""
+        cdef Flow *key = self.flow_at(flow.key)
+        cdef uint32_t levels = self.waiting_levels
+        cdef int level
+        if self.urgent_first:
+            while levels:
+                level = 31 - count_leading_zeros(levels)
+                levels &= ~(<uint32_t>1 << level)
+                self.debts[level] += self.share
+            self.debts[flow.level] = max(
+                <int64_t>0, self.debts[flow.level] - ONE_DELIVERY)
+        if self.fair:
+            self.rings[flow.level] = flow.next      # a served key is the last
+        if self.gap != 0 and not is_without_key(key):
+            key.next_send = max(key.next_send, self.scheduler.now - KEY_BURST) + self.gap
+        self.hold(flow, entry)
+        if self.gap != 0:
+            self.remember_rate(key)
+
+    cdef void hold(self, Flow *flow, Entry *entry) noexcept:
+        """Count a message, popped from this flow, for the limits of its key until release()."""
+        cdef Flow *key = self.flow_at(flow.key)
+        entry.node.index = flow.number
+        key.held += 1
+        if key != flow:
+            flow.held += 1
+        key.place = place_of(entry) if key.held == 1 else 0
+        self.update_key(key)
+
+    cdef void release(self, Entry *entry) noexcept:
+        """Handle a message that no longer counts for its key."""
+        cdef uint32_t number = entry.node.index
+        entry.node.index = NO_FLOW
+        if counts(number):
+            self.release_flow(number)
+
+    cdef void release_flow(self, uint32_t number) noexcept:
+        cdef Flow *flow = self.flow_at(number)
+        cdef Flow *key = self.flow_at(flow.key)
+        key.held -= 1
+        if key != flow:
+            flow.held -= 1
+        self.update_key(key)
+
+    cdef int wake(self) except -1:
+        """Handle the keys whose rate allows the next message; set the alarm for the others."""
+        cdef Flow *key
+        while heap_first_due(&self.timers) <= self.scheduler.now:
+            key = <Flow *>heap_peek(&self.timers)
+            heap_remove(&self.timers, &key.turn)
+            key.timed = False
+            self.update_key(key)
+        return self.set_alarm()
+
+    cdef void remember_rate(self, Flow *key) noexcept:
+        """Keep a key until its rate allows the next message."""
+        if key.next_send > self.scheduler.now and not key.timed and heap_push(
+                &self.timers, &key.turn, <int64_t>(key.next_send + 1)) == 0:
+            key.timed = True
+
+    cdef int save_rates(self) except -1:
+        """Save the rates of the keys, before the index is rebuilt."""
+        cdef SavedRate *saved
+        cdef const Flow *key
+        cdef uint32_t i
+        if self.timers.size == 0:
+            return 0
+        saved = <SavedRate *>realloc(
+            self.saved, (self.saved_count + self.timers.size) * sizeof(SavedRate))
+        if saved == NULL:
+            raise MemoryError()
+        self.saved = saved
+        for i in range(self.timers.size):
+            key = <const Flow *>self.timers.slots[i].node
+            saved[self.saved_count].high = key.high
+            saved[self.saved_count].low = key.low
+            saved[self.saved_count].next_send = key.next_send
+            self.saved_count += 1
+        return 0
+
+    cdef int restore_rates(self) except -1:
+        """Restore the rates of the keys in an index without flows."""
+        cdef MessageKey key
+        cdef Flow *flow
+        cdef uint32_t i
+        key.level = 0
+        for i in range(self.saved_count if self.gap != 0 else 0):
+            if self.saved[i].next_send > self.scheduler.now:
+                key.high = self.saved[i].high
+                key.low = self.saved[i].low
+                flow = self.find_or_make(&key)
+                flow.next_send = self.saved[i].next_send
+                self.remember_rate(flow)
+        self.saved_count = 0
+        return 0
+
+    cdef int set_alarm(self) except -1:
+        cdef int64_t due = heap_first_due(&self.timers)
+        if self.timers.size == 0:
+            heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
+        elif self.alarm.node.index == HEAP_NOWHERE:
+            heap_check(heap_push(&self.scheduler.channel_timers, &self.alarm.node, due))
+        elif heap_due(&self.scheduler.channel_timers, &self.alarm.node) != due:
+            heap_update(&self.scheduler.channel_timers, &self.alarm.node, due)
+        return 0
+
+    # -- records --
+
+    cdef int key_of(self, const Record *record, MessageKey *into) except -1:
+        """Take the key and the level of a message; `record` may be NULL (damaged)."""
+        cdef KeyHash hash
+        into.high = into.low = 0
+        into.level = 0
+        if self.single or record == NULL:
+            return 0
+        hash = record_key_hash(record, self.window.key_secret())
+        into.high = hash.high
+        into.low = hash.low
+        if self.urgent_first:
+            into.level = record_priority(record)
+        return 0
+
+    cdef int scan(self, int budget) except -1:
+        """Add records up to the fan-out position; return the unused budget, which is 0 if records
+        are left that are in memory."""
+        cdef RecordWindow window = self.window
+        cdef ChannelCursor *cursor = self.cursor
+        cdef Cursor *at = &self.at
+        cdef Record *record
+        cdef Block *block
+        cdef uint64_t seq
+        cdef uint64_t known
+        while budget > 0:
+            if window.hole_count or cursor.finished_count:
+                self.pass_ranges()
+            seq = at.seq
+            if not window.settle(at) or at.seq >= window.fanout.seq:
+                if at.seq != seq:
+                    self.pass_missing(seq, at.seq)
+                known = self.passed + cursor_ahead(cursor)
+                if at.seq >= window.fanout.seq and cursor.skipped > known:
+                    # Some of the records to skip are missing on disk.
+                    cursor.carried += cursor.skipped - known
+                    cursor.skipped = known
+                break
+            if at.seq != seq:
+                self.pass_missing(seq, at.seq)
+                continue
+            block = at.block
+            if block.data == NULL or block.flags & LOADING:
+                window.load(block)
+                break
+            if at.offset == 0 and block.next != NULL and block.next.data == NULL \
+                    and window.pool.resident_bytes < window.pool.budget:
+                window.load(block.next)
+            record = <Record *>(block.data + at.offset)
+            if record.seq < seq:
+                at.offset += record.length
+                continue
+            if record.seq > seq:
+                self.pass_missing(seq, record.seq)
+                at.seq = record.seq
+                continue
+            budget -= 1
+            if self.passed and self.has_bit(seq):
+                pass
+            elif record.attributes and cursor_passes(cursor, record):
+                if not (record.attributes & RECORD_DELAYED and record.seq >= cursor.replay_end
+                        and cursor.skipped > self.passed):
+                    cursor.skipped += 1
+                self.set_bits(seq, seq + 1)
+            else:
+                self.add_record(record, at.offset)
+            at.offset += record.length
+            at.seq = seq + 1
+        self.advance()
+        return budget
+
+    cdef int add_record(self, Record *record, uint32_t offset) except -1:
+        """Add the record at the scan position."""
+        cdef MessageKey key
+        cdef Flow *flow
+        cdef Item *item
+        cdef uint32_t number = self.new_item()
+        self.key_of(record, &key)
+        flow = self.find_or_make(&key)
+        item = self.item_at(number)
+        item.seq = record.seq
+        item.offset = offset
+        item.next = 0
+        if flow.first == 0:
+            flow.first = number
+        else:
+            self.item_at(flow.last).next = number
+        flow.last = number
+        self.items += 1
+        self.bytes += record.length
+        self.count_waiting(flow, 1)
+        if flow.state == IDLE:
+            self.update_flow(flow)
+        return 0
+
+    cdef uint32_t new_item(self) except 0:
+        cdef uint32_t number = self.free_item
+        cdef Item **grown
+        if number:
+            self.free_item = self.item_at(number).next
+            return number
+        number = max(<uint32_t>1, self.item_end)
+        if number >> 11 >= self.item_page_room:
+            grown = <Item **>realloc(
+                self.item_pages, (self.item_page_room + 1) * sizeof(Item *))
+            if grown == NULL:
+                raise MemoryError()
+            self.item_pages = grown
+            grown[self.item_page_room] = <Item *>malloc(ITEMS_A_PAGE * sizeof(Item))
+            if grown[self.item_page_room] == NULL:
+                raise MemoryError()
+            self.item_page_room += 1
+        self.item_end = number + 1
+        return number
+
+    cdef uint64_t unlink_item(self, Flow *flow) noexcept:
+        """Remove a flow's first item; return its seq."""
+        cdef uint32_t number = flow.first
+        cdef Item *item = self.item_at(number)
+        cdef uint64_t seq = item.seq
+        flow.first = item.next
+        if flow.first == 0:
+            flow.last = 0
+        item.next = self.free_item
+        self.free_item = number
+        self.items -= 1
+        return seq
+
+    # -- records that do not wait --
+
+    cdef int pass_ranges(self) except -1:
+        """Pass the holes and finished ranges at the scan position."""
+        cdef ChannelCursor *cursor = self.cursor
+        cdef uint64_t before = 0
+        while before != self.at.seq:
+            before = self.at.seq
+            self.pass_each(cursor.finished, cursor.finished_count)
+            self.pass_each(self.window.holes, self.window.hole_count)
+        if cursor.finished_count and \
+                cursor.finished[cursor.finished_count - 1].end <= cursor.at.seq:
+            cursor.finished_count = 0
+        return 0
+
+    cdef int pass_each(self, const Hole *ranges, uint32_t count) except -1:
+        cdef uint32_t i
+        for i in range(count):
+            if ranges[i].start <= self.at.seq < ranges[i].end:
+                self.set_bits(self.at.seq, ranges[i].end)
+                self.at.seq = ranges[i].end
+        return 0
+
+    cdef int pass_missing(self, uint64_t start, uint64_t end) except -1:
+        """Pass records that are in no block; those in ranges are already counted."""
+        cdef uint64_t fresh = self.set_bits(start, end)
+        cdef uint64_t known = (overlap(self.window.holes, self.window.hole_count, start, end)
+                               + overlap(self.cursor.finished, self.cursor.finished_count,
+                                         start, end))
+        self.cursor.skipped += fresh - min(fresh, known)
+        return 0
+
+    cdef uint64_t set_bits(self, uint64_t start, uint64_t end) except? 0:
+        """Mark records as not waiting; return how many were not marked yet."""
+        cdef uint64_t fresh = 0
+        cdef uint64_t mask
+        cdef uint64_t seq
+        cdef uint64_t count
+        cdef uint64_t *word
+        start = max(start, <uint64_t>self.cursor.at.seq)
+        if start >= end:
+            return 0
+        self.room_for_bits(end)
+        seq = start
+        while seq < end:
+            word = &self.bits[(seq - self.bits_base) >> 6]
+            count = min(<uint64_t>64 - (seq & 63), end - seq)
+            mask = (<uint64_t>-1 if count == 64 else (<uint64_t>1 << count) - 1) << (seq & 63)
+            fresh += count_ones(mask & ~word[0])
+            word[0] |= mask
+            seq += count
+        self.passed += fresh
+        return fresh
+
+    cdef bint has_bit(self, uint64_t seq) noexcept:
+        cdef uint64_t word = (seq - self.bits_base) >> 6
+        return word < self.bits_room and (self.bits[word] >> (seq & 63)) & 1
+
+    cdef int room_for_bits(self, uint64_t end) except -1:
+        """Make room for the bits before record `end`; release those before the cursor."""
+        cdef uint64_t words = (end - self.bits_base + 63) >> 6
+        cdef uint64_t past
+        cdef uint64_t room
+        cdef uint64_t *grown
+        if words <= self.bits_room:
+            return 0
+        past = min((self.cursor.at.seq - self.bits_base) >> 6, self.bits_room)
+        if past and (past >= self.bits_room >> 1 or self.passed == 0):
+            memmove(self.bits, self.bits + past, (self.bits_room - past) * sizeof(uint64_t))
+            memset(self.bits + self.bits_room - past, 0, past * sizeof(uint64_t))
+            self.bits_base += past << 6
+            words -= past
+        elif self.bits_room == 0:
+            past = (self.cursor.at.seq - self.bits_base) >> 6
+            self.bits_base += past << 6
+            words -= past
+        if words > self.bits_room:
+            room = max(2 * self.bits_room, words + 16)
+            grown = <uint64_t *>realloc(self.bits, room * sizeof(uint64_t))
+            if grown == NULL:
+                raise MemoryError()
+            memset(grown + self.bits_room, 0, (room - self.bits_room) * sizeof(uint64_t))
+            self.bits = grown
+            self.bits_room = room
+        return 0
+
+    cdef uint64_t first_clear(self, uint64_t seq) noexcept:
+        """Return the first record from `seq` on that waits, or the scan position."""
+        cdef uint64_t word
+        cdef uint64_t clear
+        while seq < self.at.seq:
+            word = (seq - self.bits_base) >> 6
+            if word >= self.bits_room:
+                break
+            clear = ~self.bits[word] & (<uint64_t>-1 << (seq & 63))
+            if clear:
+                seq = (seq & ~<uint64_t>63) + count_trailing_zeros(clear)
+                break
+            seq = (seq & ~<uint64_t>63) + 64
+        return min(seq, <uint64_t>self.at.seq)
+
+    cdef int advance(self) except -1:
+        """Move the channel's cursor to the oldest record that waits."""
+        cdef ChannelCursor *cursor = self.cursor
+        cdef uint64_t seq = cursor.at.seq
+        cdef uint64_t end = self.first_clear(seq) if self.passed else seq
+        cdef Block *before = cursor.at.block
+        cdef Cursor to
+        if end != seq:
+            cursor.skipped -= end - seq
+            self.passed -= end - seq
+        if end == self.at.seq:
+            self.window.move_cursor(&cursor.at, &self.at)
+        else:
+            to.block = before
+            to.offset = cursor.at.offset
+            to.seq = end
+            while to.block != NULL and to.block.last_seq < end and to.block.next != NULL:
+                to.block = to.block.next
+                to.offset = 0
+            self.window.move_cursor(&cursor.at, &to)
+        if cursor.at.block != before:
+            self.last_block = NULL
+            if before != NULL and before.cursors == 0:
+                self.window.trim()
+        return 0
+
+    cdef bytes packed_bits(self):
+        """Return the bits from the cursor on, for the journal; empty if no bit is set."""
+        cdef uint64_t first
+        cdef uint64_t words
+        if self.passed == 0:
+            return b""
+        first = (self.cursor.at.seq - self.bits_base) >> 6
+        words = self.bits_room
+        while words > first and self.bits[words - 1] == 0:
+            words -= 1
+        return (<const char *>(self.bits + first))[:(words - first) * sizeof(uint64_t)]
+
+    cdef int restore_bits(self, uint64_t first, bytes packed) except -1:
+        """Restore the result of packed_bits(); `first`: the cursor at that time. Bits before the
+        cursor are ignored."""
+        cdef uint64_t base = first & ~<uint64_t>63
+        cdef const uint64_t *words = <const uint64_t *><const char *>packed
+        cdef uint64_t count = len(packed) // sizeof(uint64_t)
+        cdef uint64_t seq = self.cursor.at.seq
+        if count == 0:
+            return 0
+        self.bits_base = seq & ~<uint64_t>63
+        while seq < base + (count << 6):
+            if seq >= first and (words[(seq - base) >> 6] >> (seq & 63)) & 1:
+                self.set_bits(seq, seq + 1)
+            seq += 1
+        return 0
+
+    # -- messages --
+
+    cdef Block *block_of(self, uint64_t seq) except? NULL:
+        cdef Block *block = self.last_block
+        if block == NULL or not block.first_seq <= seq <= block.last_seq:
+            block = self.window.block_of(seq)
+            if block != NULL and block.first_seq > seq:
+                block = NULL
+            self.last_block = block
+        return block
+
+    cdef Entry *head_entry(self, Flow *flow) noexcept:
+        """Return a flow's next message if it is an entry; NULL if it is a record."""
+        if flow.first_entry == NULL or flow.first != 0 and \
+                place_of(flow.first_entry) > place_of_record(self.item_at(flow.first).seq):
+            return NULL
+        return flow.first_entry
+
+    cdef void unlink_entry(self, Flow *flow) noexcept:
+        """Remove a flow's first entry."""
+        cdef Entry *entry = flow.first_entry
+        flow.first_entry = entry.next
+        if flow.first_entry == NULL:
+            flow.last_entry = NULL
+        if self.walked == entry:
+            self.walked = entry.next
+        if self.unpacked == entry:
+            self.unpacked = entry.next
+        self.entries -= 1
+
+    cdef Entry *pop(self, Flow *flow, uint8_t round) except? NULL:
+        """Remove a flow's next message, with its record in memory. Return NULL if the record must
+        be read first, or if there is no such record any more.
+
+        The flow stays where it is: serve() or update_flow() must follow."""
+        cdef Entry *entry = self.head_entry(flow)
+        cdef Block *block
+        cdef Item *item
+        cdef uint32_t offset
+        cdef uint64_t seq
+        if entry != NULL:
+            block = entry.block
+            if block.data == NULL or block.flags & LOADING:
+                self.load_heads(flow)
+                return NULL
+            self.unlink_entry(flow)
+            self.count_waiting(flow, -1)
+            return entry
+        item = self.item_at(flow.first)
+        seq = item.seq
+        block = self.block_of(seq)
+        if block == NULL:
+            self.lost = True
+            self.drop_head(flow, &entry)
+            self.update_key(self.flow_at(flow.key))
+            return NULL
+        if block.data == NULL or block.flags & LOADING:
+            self.load_heads(flow)
+            return NULL
+        offset = item.offset
+        if offset >= block.size or (<const Record *>(block.data + offset)).seq != seq:
+            offset = offset_of(block, seq)
+            if offset >= block.size:
+                offset = 0      # the record is lost: another one is there
+        entry = self.window.pool.new_entry()
+        entry.block = block
+        entry.offset = offset
+        entry.seq = seq
+        entry.id = (<const Record *>(block.data + offset)).id
+        entry.attempts = 0
+        entry.round = round
+        entry.node.index = NO_FLOW
+        entry.in_flight_list = <void *>place_of_record(seq)
+        self.window.ref(block)
+        self.bytes -= min(self.bytes, <uint64_t>(<const Record *>(block.data + offset)).length)
+        self.unlink_item(flow)
+        self.count_waiting(flow, -1)
+        self.leave_log(seq)
+        return entry
+
+    cdef int leave_log(self, uint64_t seq) except -1:
+        """Mark a record, which waited, as taken."""
+        self.set_bits(seq, seq + 1)
+        self.cursor.skipped += 1
+        if seq == self.cursor.at.seq:
+            self.advance()
+        return 0
+
+    cdef int load_heads(self, Flow *flow) except -1:
+        """Request the records of the next messages of this flow and those served after it."""
+        cdef int left = LOADED_HEADS
+        cdef Flow *first = flow
+        cdef Entry *entry
+        cdef Block *block
+        while left:
+            left -= 1
+            entry = self.head_entry(flow)
+            block = self.block_of(self.item_at(flow.first).seq) if entry == NULL else entry.block
+            if block != NULL and block.data == NULL:
+                if flow != first and \
+                        self.window.pool.resident_bytes >= self.window.pool.budget:
+                    break
+                self.window.load(block)
+            if not self.fair or flow.state != IN_TURN:
+                break
+            flow = flow.next
+            if flow == first:
+                break
+        return 0
+
+    cdef int drop_head(self, Flow *flow, Entry **entry) except -1:
+        """Remove a flow's next message without reading it; output its entry, or NULL."""
+        cdef uint64_t seq
+        entry[0] = self.head_entry(flow)
+        if entry[0] != NULL:
+            self.unlink_entry(flow)
+            self.count_waiting(flow, -1)
+            return 0
+        self.bytes -= min(self.bytes, self.bytes // self.items)
+        seq = self.unlink_item(flow)
+        self.count_waiting(flow, -1)
+        return self.leave_log(seq)
+
+    # -- entries --
+
+    cdef uint64_t arrive(self) noexcept:
+        """Return the place of a message that arrives now: after all records fanned out so far."""
+        cdef uint64_t gate = self.window.fanout.seq
+        if gate != self.gate:
+            self.gate = gate
+            self.arrivals = 0
+        elif self.arrivals < LAST_ARRIVAL:
+            self.arrivals += 1
+        return gate << ARRIVAL_BITS | self.arrivals
+
+    cdef int join(self, Entry *entry) except -1:
+        """Let a message wait that was held. Return 0, with its place set, if its key is not known:
+        resolve() must follow once its record is in memory."""
+        cdef uint32_t number = entry.node.index
+        cdef Flow *flow
+        cdef Flow *key
+        cdef uint64_t place
+        entry.node.index = NO_FLOW
+        if not counts(number):
+            place = self.arrive()
+            if number == UNRESOLVED and self.order:
+                place = place_of_record(entry.seq)
+            entry.in_flight_list = <void *>place
+            return 0
+        flow = self.flow_at(number)
+        key = self.flow_at(flow.key)
+        if self.order and not is_without_key(flow):
+            place = key.place if key.place else place_of_record(entry.seq)
+        else:
+            place = self.arrive()
+        key.place = 0
+        entry.in_flight_list = <void *>place
+        self.join_flow(flow, entry)
+        self.release_flow(number)
+        return 1
+
+    cdef int join_flow(self, Flow *flow, Entry *entry) except -1:
+        """Insert a message into its flow, by place."""
+        cdef Entry *before
+        cdef uint64_t place = place_of(entry)
+        entry.next = NULL
+        if flow.last_entry == NULL:
+            flow.first_entry = flow.last_entry = entry
+        elif place_of(flow.last_entry) <= place:
+            flow.last_entry.next = entry
+            flow.last_entry = entry
+        elif place < place_of(flow.first_entry):
+            entry.next = flow.first_entry
+            flow.first_entry = entry
+        else:
+            before = flow.first_entry
+            while place_of(before.next) <= place:
+                before = before.next
+            entry.next = before.next
+            before.next = entry
+        self.entries += 1
+        self.count_waiting(flow, 1)
+        return 0
+
+    cdef int resolve(self, Entry *entry, const Record *record) except -1:
+        """Let a message wait whose key was not known."""
+        cdef MessageKey key
+        cdef Flow *flow
+        self.key_of(record, &key)
+        flow = self.find_or_make(&key)
+        if self.order and entry.attempts and not is_without_key(flow):
+            entry.in_flight_list = <void *>place_of_record(entry.seq)
+        self.join_flow(flow, entry)
+        self.update_flow(flow)
+        return 0
+
+    cdef Entry *take_all_entries(self) noexcept:
+        """Remove all entries from all flows; return them, linked by `next`. The index must be
+        stopped or reset afterwards."""
+        cdef Entry *found = NULL
+        cdef Flow *flow
+        cdef uint32_t number
+        for number in range(1, self.flow_end):
+            flow = self.flow_at(number)
+            if flow.used and flow.first_entry != NULL:
+                flow.last_entry.next = found
+                found = flow.first_entry
+                flow.first_entry = flow.last_entry = NULL
+        self.entries = 0
+        self.walked = self.unpacked = NULL
+        return found
+
+    # -- walks over all entries; see UnfinishedMessages --
+
+    cdef void begin_walk(self) noexcept:
+        self.walked_flow = self.flow_end
+        self.walked = NULL
+
+    cdef bint walk(self, Deferred **entry) noexcept:
+        """Take one step of a walk; output the entry there, or NULL. Return False at the end."""
+        cdef Flow *flow
+        if self.walked != NULL:
+            entry[0] = <Deferred *>self.walked
+            self.walked = self.walked.next
+            return True
+        if self.walked_flow <= 1:
+            return False
+        self.walked_flow -= 1
+        flow = self.flow_at(self.walked_flow)
+        self.walked = flow.first_entry if flow.used else NULL
+        return True
+
+    cdef void begin_packing(self) noexcept:
+        self.unpacked_flow = self.flow_end
+        self.unpacked = NULL
+
+    cdef bint is_packed(self) noexcept:
+        return self.unpacked == NULL and self.unpacked_flow <= 1
+
+    cdef Entry *next_to_pack(self) noexcept:
+        """Return the next entry that a checkpoint visits; NULL if this step finds none."""
+        cdef Entry *entry = self.unpacked
+        cdef Flow *flow
+        if entry != NULL:
+            self.unpacked = entry.next
+            return entry
+        self.unpacked_flow -= 1
+        flow = self.flow_at(self.unpacked_flow)
+        self.unpacked = flow.first_entry if flow.used else NULL
+        return NULL
+
+    cdef bint has_left(self, uint64_t seq) noexcept:
+        """Return whether a record has left the channel, or never waits in it."""
+        return seq < self.cursor.at.seq or self.passed != 0 and self.has_bit(seq)
+
+    cdef const Entry *next_listed(self, uint32_t *flow, const Entry *entry) noexcept:
+        """Return the entry after this one, or the first at or after a flow; NULL at the end."""
+        if entry != NULL and entry.next != NULL:
+            return entry.next
+        flow[0] += entry != NULL
+        while flow[0] < self.flow_end:
+            if self.flow_at(flow[0]).used and self.flow_at(flow[0]).first_entry != NULL:
+                return self.flow_at(flow[0]).first_entry
+            flow[0] += 1
+        return NULL
+
+    # -- deferred messages that hold their key --
+
+    cdef uint32_t held_slot(self, uint64_t seq) noexcept:
+        cdef uint32_t slot = <uint32_t>((seq * 0x9E3779B97F4A7C15u) >> 32) & self.held_mask
+        while self.held[slot].seq != 0 and self.held[slot].seq != seq:
+            slot = (slot + 1) & self.held_mask
+        return slot
+
+    cdef int hold_deferred(self, const Deferred *deferred, uint32_t flow) except -1:
+        """Remember the flow that a deferred message holds until it is due."""
+        cdef HeldSlot *before = self.held
+        cdef uint32_t count = 0 if before == NULL else self.held_mask + 1
+        cdef uint32_t i
+        cdef uint32_t slot
+        if before == NULL or 2 * self.held_count > self.held_mask:
+            self.held = <HeldSlot *>calloc(max(<uint32_t>16, 2 * count), sizeof(HeldSlot))
+            if self.held == NULL:
+                self.held = before
+                raise MemoryError()
+            self.held_mask = max(<uint32_t>16, 2 * count) - 1
+            for i in range(count):
+                if before[i].seq:
+                    self.held[self.held_slot(before[i].seq)] = before[i]
+            free(before)
+        slot = self.held_slot(deferred.seq)
+        if self.held[slot].seq == 0:
+            self.held_count += 1
+        self.held[slot].seq = deferred.seq
+        self.held[slot].flow = flow
+        return 0
+
+    cdef uint32_t forget_deferred(self, uint64_t seq) noexcept:
+        """Return the flow that a deferred message holds, or NO_FLOW; the caller counts for it."""
+        cdef uint32_t hole
+        cdef uint32_t slot
+        cdef uint32_t home
+        cdef uint32_t flow
+        if self.held == NULL:
+            return NO_FLOW
+        hole = self.held_slot(seq)
+        if self.held[hole].seq == 0:
+            return NO_FLOW
+        flow = self.held[hole].flow
+        self.held_count -= 1
+        slot = hole
+        while True:
+            slot = (slot + 1) & self.held_mask
+            if self.held[slot].seq == 0:
+                break
+            home = <uint32_t>((self.held[slot].seq * 0x9E3779B97F4A7C15u) >> 32) & self.held_mask
+            if ((slot - home) & self.held_mask) >= ((slot - hole) & self.held_mask):
+                self.held[hole] = self.held[slot]
+                hole = slot
+        self.held[hole].seq = 0
+        return flow
+
+    # -- held messages whose key is not known --
+
+    cdef bint settle(self) except -1:
+        """Find the keys of messages in flight, and with `order` those of messages requeued with a
+        delay. Return whether all are known; if not, request their records."""
+        cdef bint loads
+        cdef bint known = True
+        cdef int left
+        cdef uint32_t i
+        cdef InFlightList *in_flight_list
+        cdef Entry *entry
+        cdef Deferred *message
+        for loads in (False, True):
+            known = True
+            left = SETTLED_LOADS
+            in_flight_list = self.in_flight_lists[0]
+            while in_flight_list != NULL and left:
+                entry = in_flight_list.first
+                while entry != NULL and left:
+                    if entry.node.index == UNRESOLVED \
+                            and not self.settle_message(<Deferred *>entry, loads):
+                        known = False
+                        left -= loads
+                    entry = entry.next
+                in_flight_list = in_flight_list.next
+            i = 0
+            while self.order and i < self.deferred.size and left:
+                message = <Deferred *>self.deferred.slots[i].node
+                i += 1
+                if not message.node.tag & IN_FLIGHT_TIMER and message.attempts \
+                        and (self.held == NULL
+                             or self.held[self.held_slot(message.seq)].seq == 0) \
+                        and not self.settle_message(message, loads):
+                    known = False
+                    left -= loads
+            if known:
+                break
+        self.unsettled = not known
+        return known
+
+    cdef bint settle_message(self, Deferred *message, bint loads) except -1:
+        """Find the key of a held message; return False if its record must be read first."""
+        cdef Block *block = message.block
+        cdef const Record *record
+        cdef MessageKey key
+        cdef Flow *flow
+        cdef Flow *first
+        if block.data == NULL or block.flags & LOADING:
+            if loads:
+                self.window.load(block)
+            return False
+        record = <const Record *>(block.data + message.offset)
+        self.key_of(NULL if is_spoiled(record, message.seq) else record, &key)
+        flow = self.find_or_make(&key)
+        first = self.flow_at(flow.key)
+        if message.state == TRANSFERRING and not self.order:
+            (<Entry *>message).node.index = NO_FLOW
+            self.free_if_unused(flow)
+            return True
+        if message.state == DEFERRED:
+            self.hold_deferred(message, flow.number)
+        else:
+            message.node.index = flow.number
+        first.held += 1
+        if first != flow:
+            flow.held += 1
+        first.place = place_of_record(message.seq) if first.held == 1 else 0
+        self.update_key(first)
+        return True
+
+
+cdef uint64_t overlap(const Hole *ranges, uint32_t count, uint64_t start, uint64_t end) noexcept:
+    """Return the number of records in start .. end - 1 that are in ranges."""
+    cdef uint64_t found = 0
+    cdef uint32_t i
+    for i in range(count):
+        if max(ranges[i].start, start) < min(ranges[i].end, end):
+            found += min(ranges[i].end, end) - max(ranges[i].start, start)
+    return found

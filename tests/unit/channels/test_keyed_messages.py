@@ -1,0 +1,209 @@
+"""Rules for the messages of a key: order, turns, limits, priorities; one situation at a time."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqcy.config.policies import Policies
+from support.worker_core import MILLISECOND, SECOND, Client, Core
+
+SOURCES = {"key": "json:/k", "priority": "json:/p"}
+
+
+class Channel:
+    """Channel c of topic t, whose messages are numbered."""
+
+    def __init__(self, path: Path, **values: Any) -> None:
+        self.policies = Policies(sections=[("t", {"durability": "os", **SOURCES})])
+        self.policies.set("t/c", values)
+        self.core = Core(path, policies=self.policies)
+        self.number = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self.producer = self.core.client()
+        self.core.create("t").channel("c")
+
+    def publish(self, *keys: str | None, priority: int = 0, delay: int = 0) -> None:
+        for key in keys:
+            self.number += 1
+            body = json.dumps({"k": key, "p": priority, "n": self.number}).encode()
+            self.producer.publish("t", body, delay)
+        self.core.settle()
+
+    def consumer(self, ready: int = 1) -> Client:
+        client = self.core.client().subscribe("t", "c", ready)
+        self.core.settle()
+        return client
+
+    def change(self, **values: Any) -> None:
+        self.policies.set("t/c", values)
+        self.core.shard.policies_changed("t/c")
+        self.core.settle()
+
+    def restart(self) -> None:
+        self.core.save()
+        self.core = Core(
+            self.core.path, now=5_000_000 * SECOND, wall=self.core.wall, policies=self.policies
+        )
+        self.core.shard.load_topic(b"t", False, {"c": False})
+        self.core.settle()
+        self.begin()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Any]:
+    made: list[Channel] = []
+
+    def channel(**values: Any) -> Channel:
+        made.append(Channel(tmp_path, **values))
+        return made[0]
+
+    yield channel
+    made[0].core.close()
+
+
+def received(client: Client) -> list[tuple[int, bytes]]:
+    return [(json.loads(each.body)["n"], each.id) for each in client.messages()]
+
+
+def numbers(client: Client) -> list[int]:
+    return [number for number, _ in received(client)]
+
+
+def all_in_turn(channel: Channel, client: Client, count: int) -> list[int]:
+    """Finish each message before the next is delivered; return the numbers."""
+    found = []
+    for _ in range(count):
+        ((number, id),) = received(client)
+        found.append(number)
+        client.finish(id)
+        channel.core.settle()
+    assert numbers(client) == []
+    return found
+
+
+def test_one_message_of_a_key_at_a_time_in_publish_order(make):
+    channel = make(order="key")
+    channel.publish("a", "a", "b", None, None, "a")
+    client = channel.consumer(10)
+    ((first, a), (third, _), *others) = received(client)
+    assert (first, third, [number for number, _ in others]) == (1, 3, [4, 5])
+    client.requeue(a)
+    channel.core.settle()
+    ((again, a),) = received(client)
+    assert again == 1
+    client.requeue(a, 5000)
+    channel.core.advance(4999 * MILLISECOND)
+    assert numbers(client) == []
+    channel.core.advance(MILLISECOND)
+    ((again, a),) = received(client)
+    assert again == 1
+    client.finish(a)
+    channel.core.settle()
+    assert numbers(client) == [2]
+
+
+def test_order_holds_over_a_restart(make):
+    channel = make(order="key")
+    channel.publish("a", "a", "b", "b", "a")
+    client = channel.consumer(10)
+    (_, (_, b)) = received(client)
+    client.finish(b)
+    channel.core.settle()
+    assert numbers(client) == [4]
+    channel.restart()
+    client = channel.consumer(1)
+    assert all_in_turn(channel, client, 4) == [1, 2, 4, 5]
+
+
+def test_messages_return_when_their_connection_ends(make):
+    channel = make(order="key")
+    channel.publish("a", "a")
+    first, second = channel.consumer(), channel.consumer()
+    assert numbers(first) == [1]
+    first.transport.end()
+    channel.core.settle()
+    assert numbers(second) == [1]
+    channel.change(order="key", requeue_on_disconnect="no")
+    second.transport.end()
+    channel.core.settle()
+    third = channel.consumer()
+    assert numbers(third) == []
+
+
+def test_keys_take_turns(make):
+    channel = make(fair=True)
+    channel.publish(*"aaaaa", "b", None, None, "c")
+    client = channel.consumer(1)
+    assert all_in_turn(channel, client, 9) == [1, 6, 7, 9, 2, 8, 3, 4, 5]
+
+
+def test_a_limit_blocks_its_key_alone(make):
+    channel = make(in_flight_per_key=2)
+    channel.publish(*"aaa", "b", None, None, None)
+    client = channel.consumer(10)
+    messages = received(client)
+    assert [number for number, _ in messages] == [1, 2, 4, 5, 6, 7]
+    client.finish(messages[1][1])
+    channel.core.settle()
+    assert numbers(client) == [3]
+
+
+def test_a_rate_blocks_its_key_alone(make):
+    channel = make(key_rate=10)
+    channel.publish(*"aaa", "b")
+    client = channel.consumer(10)
+    assert numbers(client) == [1, 4]
+    channel.core.advance(89 * MILLISECOND)
+    assert numbers(client) == []
+    channel.core.advance(2 * MILLISECOND)
+    assert numbers(client) == [2]
+
+
+def test_the_highest_priority_is_first_but_each_has_its_share(make):
+    channel = make(urgent_first=True, priority_share=0.1)
+    channel.publish(*"aa", priority=1)
+    channel.publish(*["b"] * 25, priority=7)
+    client = channel.consumer(1)
+    found = all_in_turn(channel, client, 27)
+    assert [found.index(1), found.index(2)] == [9, 19]
+
+
+def test_drop_oldest_takes_from_the_key_with_the_most(make):
+    channel = make(fair=True, max_depth=4, on_full="drop-oldest")
+    channel.publish("b", *"aaaaa")
+    client = channel.consumer(1)
+    assert all_in_turn(channel, client, 4) == [1, 4, 5, 6]
+
+
+def test_other_rules_apply_to_waiting_messages(make):
+    channel = make(fair=True)
+    channel.publish(*"aaa", "b")
+    client = channel.consumer(1)
+    ((_, id),) = received(client)
+    channel.change()
+    client.finish(id)
+    channel.core.settle()
+    assert all_in_turn(channel, client, 3) == [2, 3, 4]
+    assert channel.core.topic("t").channels["c"].keys is None
+
+
+def test_records_that_left_out_of_order_stay_away_without_rules(make):
+    channel = make(fair=True)
+    channel.publish(*"aaa", "b", "b")
+    client = channel.consumer(1)
+    for expected in (1, 4):
+        ((number, id),) = received(client)
+        assert number == expected
+        client.finish(id)
+        channel.core.settle()
+    assert numbers(client) == [2]
+    channel.policies.set("t/c", {})
+    client.transport.end()
+    channel.restart()
+    client = channel.consumer(1)
+    assert all_in_turn(channel, client, 3) == [2, 3, 5]
