@@ -53,6 +53,59 @@ def test_a_consumer_of_a_busy_owner_stays(near):
     assert near.moved == []
 
 
+def served(near: Near) -> tuple[int, int]:
+    return near.shared.served(HOME), near.shared.served(OWNER)
+
+
+def subscribes(near: Near) -> bool:
+    """Return whether a new consumer migrates to the owner of its topic."""
+    client = near.client()
+    answer = client.ask(b"SUB t c\n")
+    assert answer == (None if client.session in near.moved else OK)
+    return client.session in near.moved
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "moves"),
+    [(0, 0, True), (0, 1, False), (7, 7, True), (7, 8, False), (8, 9, True), (80, 91, False)],
+)
+def test_a_consumer_moves_if_the_owner_serves_hardly_more(near, ours, theirs, moves):
+    for core, topic, count in ((near, "h", ours), (near.owner, "t", theirs)):
+        for _ in range(count):
+            core.client().subscribe(topic, "c")
+    assert served(near) == (ours, theirs)
+    assert subscribes(near) == moves
+
+
+def test_a_consumer_counts_at_its_worker_and_at_the_owner(near):
+    near.busy(BUSY)
+    far = [near.client() for _ in range(3)]
+    assert [client.ask(b"SUB t c\n") for client in far] == [OK] * 3
+    assert served(near) == (3, 3)
+    far[0].transport.end()
+    near.settle()
+    assert served(near) == (2, 2)
+    near.owner.shard.delete_topic(b"t")
+    near.settle()
+    assert served(near) == (0, 0)
+
+
+def test_consumers_that_are_on_their_way_count_as_arrived(near):
+    near.client().subscribe("h", "c")
+    near.client().subscribe("h", "c")
+    assert [subscribes(near) for _ in range(4)] == [True, True, True, False]
+    near.moved[0].stay()  # it subscribes from here
+    near.moved[1].leave()
+    near.settle()
+    assert served(near) == (4, 2)
+    assert [subscribes(near) for _ in range(3)] == [True, True, False]
+
+
+def test_a_producer_is_no_consumer(near):
+    publish(near.client(), 1)
+    assert served(near) == (0, 0)
+
+
 def test_small_publishes_are_worth_a_move_when_they_go_on(near):
     client = near.client()
     publish(client, MANY)
@@ -101,6 +154,8 @@ def test_producers_do_not_move_in_a_herd(near):
 
 def test_consumers_move_before_producers(near):
     producer = near.client()
+    for _ in range(AT_ONCE):
+        near.client().subscribe("h", "c")
     publish_batches(producer)
     for _ in range(AT_ONCE + 1):
         near.client().ask(b"SUB t c\n")
