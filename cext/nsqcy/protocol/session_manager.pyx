@@ -66,15 +66,13 @@ cdef class SessionManager(ManagerState):
                 self.migrate(session, owner)
         work = self.dirty
         self.dirty = []
-        for each in work:
-            session = <Session>each             # a type check would cost as much as the flush
-            session.dirty = False
-            if session.closed or session.migrating:
-                continue                        # the worker that takes the session sends its output
-            try:
-                session.transport.flush()
-            except Exception as error:
-                self.report(session, error)
+        if self.mesh is None:
+            self.flush_outputs(work, True, True)
+        else:
+            # Other workers continue while this one makes its socket calls.
+            self.flush_outputs(work, True, False)
+            self.mesh.flush()
+            self.flush_outputs(work, False, True)
         if self.closed:
             self.detach_closed()
         if self.scheduler.events is not None:
@@ -86,6 +84,22 @@ cdef class SessionManager(ManagerState):
             return self.scheduler.now
         due = min(due, heap_first_due(&self.timers))
         return due
+
+    cdef int flush_outputs(self, list work, bint far_ends, bint clients) except -1:
+        """Send the output of the far ends of streams, of clients here, or both."""
+        cdef Session session
+        for each in work:
+            session = <Session>each             # a type check would cost as much as the flush
+            if not (far_ends if session.remote else clients):
+                continue
+            session.dirty = False
+            if session.closed or session.migrating:
+                continue                        # the worker that takes the session sends its output
+            try:
+                session.transport.flush()
+            except Exception as error:
+                self.report(session, error)
+        return 0
 
     cdef int resume_postponed(self) except -1:
         """Start the budgets of the next turn, and resume the sessions that have waited for them."""

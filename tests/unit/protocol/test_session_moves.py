@@ -3,7 +3,7 @@ streams. Producers whose topic is local: when they migrate away."""
 
 import pytest
 
-from support.two_workers import HOME, OWNER, Near
+from support.two_workers import HOME, OWNER, Near, Streams
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, mpub
 
 OK = (RESPONSE, b"OK")
@@ -104,6 +104,25 @@ def test_consumers_that_are_on_their_way_count_as_arrived(near):
 def test_a_producer_is_no_consumer(near):
     publish(near.client(), 1)
     assert served(near) == (0, 0)
+
+
+def test_other_workers_are_woken_before_the_sockets_are_served(near, monkeypatch):
+    here, far = near.owner.client(), near.client()
+    publish(far, 1)
+    near.settle()
+    here.look()
+    seen = []
+    monkeypatch.setattr(Streams, "wake", lambda *_: seen.append(here.transport.sent()) or 0)
+    for client in (here, far):
+        client.send(pub("t", SMALL))
+    near.manager.run_turn(near.now, near.wall)
+    assert near.manager.mesh.prepare_sleep()
+    seen.clear()
+    near.owner.manager.run_turn(near.now, near.wall)
+    assert seen == [b""]
+    assert here.answer() == OK
+    near.settle()
+    assert far.answer() == OK
 
 
 def test_small_publishes_are_worth_a_move_when_they_go_on(near):
