@@ -89,14 +89,15 @@ def idle(settings: Settings) -> Iterator[Result]:
 
 def many_idle(settings: Settings) -> Iterator[Result]:
     """Idle connections of as many processes as they need descriptors, each with its own loopback
-    address, to an nsqd with as many workers. Kernel memory is that of both ends."""
+    address and topic, to an nsqd with as many workers: a consumer may move to the owner of its
+    topic. Kernel memory is that of both ends."""
     count = settings.some(MANY_IDLE, 100)
     processes = -(-count // (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE_FILES))
-    with settings.nsqd(processes) as nsqd, settings.topic(nsqd) as topic:
+    with settings.nsqd(processes) as nsqd, settings.topics(nsqd, processes) as topics:
         warmed_up(settings, nsqd)
         before, kernel = nsqd.memory()["Pss"], procfs.kernel_memory()
         with load.Team(2 * processes) as team:
-            for number in range(processes):
+            for number, topic in enumerate(topics):
                 share = len(range(number, count, processes))
                 team.add(load.arriving, nsqd.tcp, topic, share, processes + number)
             team.ready()
