@@ -43,7 +43,7 @@ cdef int64_t MIN_FAVOUR = SECOND // 5           # maximum silence if many sessio
 cdef enum:
     KEPT_FREELY = 65536         # bytes of unfinished input always allowed per session
     MAX_MIGRATIONS = 16         # maximum migrations per second; other producers must wait
-    SPREAD = 8                  # a consumer may migrate to a worker with an eighth more consumers
+    SPREAD = 8                  # a consumer may migrate if the owner serves one plus 1/8 more
     NEGOTIATE_BYTES = 65536     # maximum cost of IDENTIFYs per turn: bytes, plus a fixed cost each
     NEGOTIATE_COST = 1024
     TOPICS_AT_ONCE = 64         # maximum new topics per turn
@@ -291,7 +291,7 @@ cdef class ManagerState:
         migrating there count as arrived."""
         cdef Shared shared = self.mesh.shared
         cdef int ours = shared.served(self.index)
-        return shared.served(worker) + self.departures[worker] <= ours + ours // SPREAD
+        return shared.served(worker) + self.departures[worker] <= ours + 1 + ours // SPREAD
 
     cdef void count_consumer(self, Connection session, bint on) noexcept:
         """Update the numbers of consumers in the worker's slot."""
