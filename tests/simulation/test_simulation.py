@@ -9,7 +9,7 @@ from simulation.mutants import MUTANTS, broken
 from simulation.world import SETTLE_LIMIT, World
 from support.runs import runs
 
-SEEDS = range(1, runs(40) + 1)
+SEEDS = range(1, runs(100) + 1)
 
 # Seed of the first schedule that detects each broken rule. `python -m simulation --mutants` finds
 # them after a change to the simulation.
