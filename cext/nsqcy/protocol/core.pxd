@@ -445,7 +445,7 @@ cdef class SessionManager(ManagerState):
     cdef int64_t compare_at                 # time of the next comparison of loads
 
     cdef int64_t turn(self) except? -1
-    cdef int flush_outputs(self, list work, bint far_ends, bint clients) except -1
+    cdef int flush_output(self, Session session) except -1
     cdef int tell_events(self) except -1
     cdef int decode(self) except -1
     cdef int detach_closed(self) except -1

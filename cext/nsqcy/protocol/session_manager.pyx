@@ -66,13 +66,16 @@ cdef class SessionManager(ManagerState):
                 self.migrate(session, owner)
         work = self.dirty
         self.dirty = []
-        if self.mesh is None:
-            self.flush_outputs(work, True, True)
-        else:
+        # A type check of the sessions would cost as much as flushing them.
+        if self.mesh is not None:
             # Other workers continue while this one makes its socket calls.
-            self.flush_outputs(work, True, False)
+            for each in work:
+                if (<Session>each).remote:
+                    self.flush_output(<Session>each)
             self.mesh.flush()
-            self.flush_outputs(work, False, True)
+        for each in work:
+            if (<Session>each).dirty:
+                self.flush_output(<Session>each)
         if self.closed:
             self.detach_closed()
         if self.scheduler.events is not None:
@@ -85,20 +88,14 @@ cdef class SessionManager(ManagerState):
         due = min(due, heap_first_due(&self.timers))
         return due
 
-    cdef int flush_outputs(self, list work, bint far_ends, bint clients) except -1:
-        """Send the output of the far ends of streams, of clients here, or both."""
-        cdef Session session
-        for each in work:
-            session = <Session>each             # a type check would cost as much as the flush
-            if not (far_ends if session.remote else clients):
-                continue
-            session.dirty = False
-            if session.closed or session.migrating:
-                continue                        # the worker that takes the session sends its output
-            try:
-                session.transport.flush()
-            except Exception as error:
-                self.report(session, error)
+    cdef inline int flush_output(self, Session session) except -1:
+        session.dirty = False
+        if session.closed or session.migrating:
+            return 0                            # the worker that takes the session sends its output
+        try:
+            session.transport.flush()
+        except Exception as error:
+            self.report(session, error)
         return 0
 
     cdef int resume_postponed(self) except -1:
