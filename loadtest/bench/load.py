@@ -119,9 +119,22 @@ def consumer(
     return subscribe(connect(address, way), topic, channel, ready)
 
 
+def consumer_at(
+    source: str, address: Address, topic: str, channel: str, ready: int
+) -> socket.socket:
+    """Return a consumer with this loopback address: each address has its own ports."""
+    sock = socket.create_connection(address, source_address=(source, 0))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.sendall(b"  V2")
+    return subscribe(sock, topic, channel, ready)
+
+
 def subscribe(sock: socket.socket, topic: str, channel: str, ready: int) -> socket.socket:
     sock.sendall(command(b"SUB", topic.encode(), channel.encode()))
-    expect(sock, OK)
+    while (answer := frame(sock)) == b"_heartbeat_":
+        sock.sendall(b"NOP\n")
+    if answer != b"OK":
+        raise RuntimeError(f"unexpected answer {answer!r}")
     if ready:
         sock.sendall(command(b"RDY", b"%d" % ready))
     return sock
@@ -167,6 +180,14 @@ class Team:
     def go(self) -> None:
         for _, pipe in self._members:
             pipe.send("go")
+
+    def check(self) -> None:
+        """Raise RuntimeError if a member has failed."""
+        for process, pipe in self._members:
+            if pipe.poll():
+                _receive(pipe)
+            elif not process.is_alive():
+                raise RuntimeError("a process of the load has ended")
 
     def reports(self) -> list[Report]:
         """Return the reports of members that finish, in the order in which the members were
@@ -545,27 +566,69 @@ def idle(
     address: Address, topic: str, connections: int, seconds: float, team: Team, index: int
 ) -> Callable[[], Report]:
     """Subscribed connections that answer heartbeats and do nothing else."""
-    socks = {}
-    poll = select.epoll()
+    crowd = _Idle()
     for _ in range(connections):
-        sock = consumer(address, topic, "bench", 1)
-        sock.setblocking(False)
-        socks[sock.fileno()] = sock
-        poll.register(sock.fileno(), select.EPOLLIN)
+        crowd.add(consumer(address, topic, "bench", 1))
 
     def run() -> Report:
-        lost = beats = 0
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            for fd, _ in poll.poll(left):
-                data = socks[fd].recv(4096)
-                if not data:
-                    poll.unregister(fd)
-                    lost += 1
-                    continue
-                for _ in range(data.count(HEARTBEAT)):
-                    socks[fd].sendall(b"NOP\n")
-                    beats += 1
-        return {"messages": 0, "lost": lost, "beats": beats}
+            crowd.answer(left)
+        return {"messages": 0, "lost": crowd.lost, "beats": crowd.beats}
 
     return run
+
+
+def arriving(
+    address: Address, topic: str, connections: int, beats: int, team: Team, index: int
+) -> Callable[[], Report]:
+    """Like `idle`, but the connections are opened while the others answer heartbeats, until the
+    members' counters in the tally are negative. This member's counters, at `index` and `beats`, are
+    its connections and its heartbeats."""
+    crowd = _Idle()
+    open_one = partial(consumer_at, f"127.0.1.{index + 1}", address, topic, "bench", 1)
+
+    def run() -> Report:
+        while team.tally[index] >= 0:
+            if len(crowd) < connections:
+                crowd.add(open_one())
+                team.tally[index] = len(crowd)
+                crowd.answer(0 if len(crowd) % 100 == 0 else None)
+            else:
+                crowd.answer(0.2)
+            team.tally[beats] = crowd.beats
+        return {"messages": 0, "lost": crowd.lost, "beats": crowd.beats}
+
+    return run
+
+
+class _Idle:
+    """Connections that answer heartbeats."""
+
+    def __init__(self) -> None:
+        self.lost = self.beats = 0
+        self._socks: dict[int, socket.socket] = {}
+        self._poll = select.epoll()
+
+    def __len__(self) -> int:
+        return len(self._socks)
+
+    def add(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socks[sock.fileno()] = sock
+        self._poll.register(sock.fileno(), select.EPOLLIN)
+
+    def answer(self, wait: float | None) -> None:
+        """Answer heartbeats; wait at most this number of seconds for the first one, or do nothing
+        if it is None."""
+        if wait is None:
+            return
+        for fd, _ in self._poll.poll(wait):
+            data = self._socks[fd].recv(4096)
+            if not data:
+                self._poll.unregister(fd)
+                self.lost += 1
+                continue
+            for _ in range(data.count(HEARTBEAT)):
+                self._socks[fd].sendall(b"NOP\n")
+                self.beats += 1

@@ -71,6 +71,12 @@ def memory(pids: list[int]) -> dict[str, int]:
     return total
 
 
+def kernel_memory() -> int:
+    """Return the bytes that the kernel uses for its objects, such as sockets."""
+    found = Path("/proc/meminfo").read_text().partition("SUnreclaim:")[2]
+    return int(found.split()[0]) * 1024
+
+
 def _sockets(column: int, port: int, state: str) -> set[str]:
     """Return the kernel's names for TCP sockets in the given state that have that port as their
     local (1) or remote (2) port."""

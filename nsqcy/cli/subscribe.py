@@ -52,6 +52,8 @@ def sub(
 
     Without CHANNEL, a temporary channel receives a copy of each new message. With CHANNEL, the
     messages are consumed: other consumers of the channel do not receive them.
+
+    The nsqlookupds are queried once, at the start: nsqds that are added later are not used.
     """
     if channel is None:
         _check_backlog(cluster, topic)

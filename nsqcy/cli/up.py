@@ -95,6 +95,7 @@ BROADCAST = {"nsqlookupd": "http_address", "nsqd": "tcp_address"}
 EVERYWHERE = ("", "0.0.0.0", "::")
 ETCD_INTERVAL = 0.1  # seconds between checks of etcd's readiness
 RESTART_LEASES = 3  # lease durations until a killed node is restarted
+DRAINED = (0, 3)  # exit codes of an nsqd after a drain: empty, or its time limit has passed
 
 
 def main(argv: Sequence[str]) -> int:
@@ -395,7 +396,11 @@ class Up:
             if code is not None and not self._asked_to_stop:
                 early = "" if child.ready else " before it was ready"
                 if child in self._nodes and (child.ready or self._has_started):
-                    self._restart_later(self._nodes.pop(child), f"{how_it_ended(code)}{early}")
+                    plan, how = self._nodes.pop(child), f"{how_it_ended(code)}{early}"
+                    if code in DRAINED and child.ready:
+                        self._log.warn(f"{plan.name} {how}; not restarting it")
+                    else:
+                        self._restart_later(plan, how)
                     self._children.remove(child)
                     child.close()
                     continue

@@ -102,6 +102,8 @@ def registration(cluster: Cluster) -> Iterator[Finding]:
         return
     announced = {each.address for lookupd in cluster.answering for each in lookupd.producers}
     for nsqd in cluster.alive:
+        if nsqd.draining:
+            continue  # it has unregistered, so that no program finds it
         if nsqd.node.address not in announced:
             text = f"nsqd {nsqd.name} is not announced by any nsqlookupd: consumers cannot find it"
             yield error(text, "check its --lookupd-tcp-address, and its log for LOOKUPD")
@@ -281,15 +283,16 @@ def _advice(reason: str, otherwise: str) -> str:
 
 def health(cluster: Cluster) -> Iterator[Finding]:
     for nsqd in cluster.alive:
-        if nsqd.unready:
-            advice = _advice(nsqd.unready, "check its log; /ready shows when it has recovered")
-            yield error(f"nsqd {nsqd.name} is not ready: {nsqd.unready}", advice)
-        elif nsqd.health != "OK":
-            advice = _advice(nsqd.health, "check the disk; nsqd's log lists the failed writes")
-            yield error(f"nsqd {nsqd.name} is unhealthy: {nsqd.health}", advice)
-        if nsqd.draining:
+        if nsqd.draining:  # on request, and therefore not ready
             text = f"nsqd {nsqd.name} is draining: it refuses publishes"
             yield note(text, "it exits when consumers have emptied it")
+        elif nsqd.unready:
+            advice = _advice(nsqd.unready, "check its log; /ready shows when it has recovered")
+            yield error(f"nsqd {nsqd.name} is not ready: {nsqd.unready}", advice)
+            continue
+        if nsqd.health != "OK":
+            advice = _advice(nsqd.health, "check the disk; nsqd's log lists the failed writes")
+            yield error(f"nsqd {nsqd.name} is unhealthy: {nsqd.health}", advice)
 
 
 CHECKS = (

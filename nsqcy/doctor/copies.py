@@ -55,7 +55,8 @@ def state(cluster: Cluster) -> Iterator[Finding]:
         text = f"node {member.full_name} is lost: it has copies of {number(count, 'group')}, and no"
         yield error(
             f"{text} session in etcd",
-            "start nsqd on its machine, with its data path; see docs/runbooks/lost-node.md",
+            "if its nsqd has ended, start it, with its data path if that exists; see "
+            "docs/runbooks/lost-node.md. If its nsqd runs, see docs/runbooks/worker-restarted.md",
         )
     for each in by_severity(problems(groups(workers), workers)):
         if each.kind != SILENT_OWNER:  # doctor may query only one of several nsqds

@@ -51,7 +51,8 @@ class Target(Protocol):
         targets are full."""
 
     def load(self) -> int:
-        """Return the number of the worker's connections, including those being passed to it."""
+        """Return the number of the worker's connections, including those being passed to it, and of
+        the consumers that it serves through other workers."""
 
     def send(self, item: Accepted) -> bool:
         """Pass a socket; return False if the target accepts none now."""

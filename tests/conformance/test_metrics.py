@@ -1,11 +1,11 @@
 """nsqd's /metrics as a black box: formats, values, and the limit on the number of series."""
 
+import re
 from functools import partial
 
 import pytest
 
 from conftest import Starter, one_worker
-from nsqcy.commit import commit
 from nsqcy.metrics.families import OF_NSQD
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import Conn
@@ -79,7 +79,7 @@ def test_the_whole_of_nsqd(shared: Nsqd, workers: int) -> None:
     assert found.value("nsqd_refusing_publishes", reason="draining") == 0
     (build,) = found.labels("nsqd_build_info")
     assert build["nsq"] == "1.3.0"
-    assert build["commit"] == commit()
+    assert re.fullmatch("[0-9a-f]{8}|unknown", build["commit"])
 
 
 def test_saturated_consumers(shared: Nsqd, topic: str) -> None:

@@ -32,17 +32,17 @@ def run(path: Path, number: int, **kind: bool) -> None:
     program.close()
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", range(0, 120, 20))
 def test_power_loss_and_kill(tmp_path: Path, first: int) -> None:
     run_all(run, tmp_path, range(first, first + 20))
 
 
 def test_when_the_disk_had_failed_as_well(tmp_path: Path) -> None:
-    run_all(run, tmp_path, range(20), faults=True)
+    run_all(run, tmp_path, range(40), faults=True)
 
 
 def test_in_the_midst_of_compactions(tmp_path: Path) -> None:
-    run_all(run, tmp_path, range(5), big=True)
+    run_all(run, tmp_path, range(10), big=True)
 
 
 @pytest.mark.soak

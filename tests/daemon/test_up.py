@@ -251,6 +251,9 @@ def test_nodes_keep_copies_of_each_others_messages(up: Callable[..., Up], tmp_pa
     eventually(is_whole, BUDGET)
     assert all_of_them.log().count("was killed by SIGKILL; restarting it in 6s") == 2
 
+    nodes[2].web.put("/config/drain", b"true", hand_over="true")
+    eventually(lambda: "node2 exited with status 0; not restarting it" in all_of_them.log(), BUDGET)
+
     os.killpg(all_of_them.process.pid, signal.SIGINT)
     assert all_of_them.wait() == 0
     assert all_of_them.nothing_left()

@@ -7,8 +7,9 @@ import pytest
 
 from simulation.mutants import MUTANTS, broken
 from simulation.world import SETTLE_LIMIT, World
+from support.runs import runs
 
-SEEDS = range(1, 101)
+SEEDS = range(1, runs(100) + 1)
 
 # Seed of the first schedule that detects each broken rule. `python -m simulation --mutants` finds
 # them after a change to the simulation.
@@ -84,6 +85,7 @@ NOTICED_WITH_DAMAGE_BY = {
 NOTICED_WITH_REMOVALS_BY = {"is_whole_without_a_listed_file": 5}
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("removals", [False, True])
 @pytest.mark.parametrize("first", SEEDS[::20])
 def test_nothing_is_lost(first: int, removals: bool) -> None:

@@ -73,7 +73,9 @@ cdef struct Slot:
     uint32_t ran                  # permille of the last second: running
     uint32_t connections
     uint32_t topics               # topics on the worker; after a crash, the number at that time
-    uint32_t pad[7]
+    uint32_t consumers            # consumers now, by their connections
+    uint32_t far_consumers        # consumers now of its topics that are connected to other workers
+    uint32_t pad[5]
     # Written by all workers.
     uint32_t sleeping
     uint32_t sleeping_pad
@@ -151,6 +153,7 @@ cdef class Shared:
     cdef int _checked(self, int worker) except -1
     cpdef int busy(self, int worker) noexcept
     cpdef int ran(self, int worker) noexcept
+    cpdef int served(self, int worker) noexcept
 
 # -- mesh --
 
@@ -273,6 +276,8 @@ cdef class Mesh:
     cpdef int wake(self, int peer) except -1
     # Return whether a known peer, given by its number, is up.
     cdef bint up(self, int peer) noexcept
+    # Change the numbers that `served` adds up.
+    cdef void count_consumer(self, bint far, int change) noexcept
 
     cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1
     cdef int _drain_ring(self, Peer peer, Py_ssize_t *budget) except -1

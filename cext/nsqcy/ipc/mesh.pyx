@@ -528,6 +528,10 @@ cdef class Mesh:
     cdef bint up(self, int peer) noexcept:
         return self._up >> peer & 1
 
+    cdef void count_consumer(self, bint far, int change) noexcept:
+        cdef uint32_t *count = &self._slot.far_consumers if far else &self._slot.consumers
+        store_relaxed_u32(count, count[0] + change)
+
     cdef Peer _checked(self, int peer):
         if not 0 <= peer < self.shared.workers or peer == self.index:
             raise IndexError(f"worker {peer} is not a peer")

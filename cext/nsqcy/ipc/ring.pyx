@@ -47,7 +47,7 @@ cdef enum:
     MASK = RING_BYTES - 1
     PAGE = 4096
 
-SlotView = namedtuple("SlotView", "pid generation beat state busy connections")
+SlotView = namedtuple("SlotView", "pid generation beat state busy connections far_consumers")
 
 
 # --- layout ---
@@ -150,6 +150,7 @@ cdef class Shared:
             load_relaxed_u32(&slot.state),
             load_relaxed_u32(&slot.busy),
             load_relaxed_u32(&slot.connections),
+            load_relaxed_u32(&slot.far_consumers),
         )
 
     def enter(self, int worker, uint32_t pid, uint32_t state):
@@ -185,6 +186,12 @@ cdef class Shared:
     cpdef int ran(self, int worker) noexcept:
         """Return how long an existing worker ran in the last second, in permille."""
         return load_relaxed_u32(&self.slot(worker).ran)
+
+    cpdef int served(self, int worker) noexcept:
+        """Return how many consumers an existing worker serves now: those connected to it, and those
+        of its topics that are connected to other workers."""
+        cdef Slot *slot = self.slot(worker)
+        return load_relaxed_u32(&slot.consumers) + load_relaxed_u32(&slot.far_consumers)
 
     def reset(self, int worker):
         """Empty a dead worker's slot and its rings; return its new generation.

@@ -43,6 +43,7 @@ cdef int64_t MIN_FAVOUR = SECOND // 5           # maximum silence if many sessio
 cdef enum:
     KEPT_FREELY = 65536         # bytes of unfinished input always allowed per session
     MAX_MIGRATIONS = 16         # maximum migrations per second; other producers must wait
+    SPREAD = 8                  # a consumer may migrate if the owner serves one plus 1/8 more
     NEGOTIATE_BYTES = 65536     # maximum cost of IDENTIFYs per turn: bytes, plus a fixed cost each
     NEGOTIATE_COST = 1024
     TOPICS_AT_ONCE = 64         # maximum new topics per turn
@@ -265,14 +266,38 @@ cdef class ManagerState:
         """
         return self.lost < MAX_MIGRATIONS or self.scheduler.now - self.lost_since >= SECOND
 
-    cdef int lose(self, Connection session, int owner) except -1:
+    cdef int lose(self, Connection session, int worker) except -1:
         """Schedule a session's migration for the end of the turn."""
         if self.scheduler.now - self.lost_since >= SECOND:
             self.lost = 0
             self.lost_since = self.scheduler.now
         self.lost += 1
-        self.migrations.append((session, owner))
+        self.migrations.append((session, worker))
         return 0
+
+    cdef void begin_departure(self, Connection session, int worker) noexcept:
+        """Record that a consumer migrates to the owner of its topic."""
+        session.subscribes_at = worker
+        self.departures[worker] += 1
+
+    cdef void end_departure(self, Connection session) noexcept:
+        """Handle the end of a consumer's migration: it left, stayed or was closed."""
+        if session.subscribes_at >= 0:
+            self.departures[session.subscribes_at] -= 1
+            session.subscribes_at = -1
+
+    cdef bint may_gain_consumer(self, int worker) noexcept:
+        """Return whether another worker serves hardly more consumers than this one. Those that are
+        migrating there count as arrived."""
+        cdef Shared shared = self.mesh.shared
+        cdef int ours = shared.served(self.index)
+        return shared.served(worker) + self.departures[worker] <= ours + 1 + ours // SPREAD
+
+    cdef void count_consumer(self, Connection session, bint on) noexcept:
+        """Update the numbers of consumers in the worker's slot."""
+        if self.mesh is not None and session.counted != on:
+            session.counted = on
+            self.mesh.count_consumer(session.remote, 1 if on else -1)
 
     # -- sessions --
 
@@ -288,6 +313,7 @@ cdef class ManagerState:
     cdef int remove(self, Connection session) except -1:
         """Remove a closed session, which has released its input."""
         self.sessions.discard(session)
+        self.end_departure(session)
         if self.winding_down:
             self.leaving.discard(session)
             if not self.leaving and self.on_left is not None:
@@ -419,6 +445,7 @@ cdef class Connection(Consumer):
         self.remote_address = remote_address
         self.address = remote_address.rpartition(":")[0]
         self.client_id = self.hostname = self.address.strip("[]")
+        self.subscribes_at = -1
         self.user_agent = self.topology_region = self.topology_zone = ""
         self.locality = ANYWHERE
         self.msg_timeout = manager.msg_timeout
@@ -787,6 +814,7 @@ cdef class Connection(Consumer):
         cdef Channel channel = <Channel>self.channel
         cdef Topic topic = self.subscribed
         self.subscribed = None
+        self.manager.count_consumer(self, False)
         if channel is not None:
             channel.remove_consumer(self)
             topic.consumer_left(channel)

@@ -7,7 +7,7 @@ from libc.string cimport memcmp
 from nsqcy.base.core cimport Heap
 from nsqcy.broker.core cimport Batch, Durability, LogRead, Shard, Topic
 from nsqcy.channels.core cimport Consumer, Outcome, SchedulerState, Timer
-from nsqcy.ipc.core cimport Mesh, Quota, Stream, StreamEnd
+from nsqcy.ipc.core cimport MAX_WORKERS, Mesh, Quota, Stream, StreamEnd
 from nsqcy.protocol.wire cimport Output, Word
 
 # -- connection --
@@ -116,7 +116,8 @@ cdef class ManagerState:
     cdef object migrate
     cdef object auth                # queries auth servers; None: AUTH is disabled
     cdef list closed                        # sessions whose transports are released after the turn
-    cdef list migrations                    # (session, owner)
+    cdef list migrations                    # (session, worker)
+    cdef int departures[MAX_WORKERS]        # consumers that are migrating now, by target
     cdef uint32_t lost                      # sessions that have migrated away in this second
     cdef int64_t lost_since
     cdef int lighter                        # worker that takes producers from this one, or -1
@@ -139,7 +140,11 @@ cdef class ManagerState:
     cdef int ask(self, Connection session, bytes key) except -1
     cdef int wait_for_peer(self, Connection session) except -1
     cdef bint may_lose_more(self) noexcept
-    cdef int lose(self, Connection session, int owner) except -1
+    cdef int lose(self, Connection session, int worker) except -1
+    cdef void begin_departure(self, Connection session, int worker) noexcept
+    cdef void end_departure(self, Connection session) noexcept
+    cdef bint may_gain_consumer(self, int worker) noexcept
+    cdef void count_consumer(self, Connection session, bint on) noexcept
     cdef int add(self, Connection session) except -1
     cdef int remove(self, Connection session) except -1
     cdef int leave_later(self, Connection session) except -1
@@ -220,7 +225,9 @@ cdef class Connection(Consumer):
     cdef Timer timer
     cdef bint upgrading             # a TLS handshake is in progress
     cdef readonly bint upgraded     # TLS or a codec was negotiated, which is possible only once
-    cdef bint migrating             # migrating to the worker of its topic
+    cdef bint migrating             # migrating to another worker
+    cdef int subscribes_at          # the worker to which a consumer is migrating, or -1
+    cdef bint counted               # the worker's slot counts it as a consumer
     cdef int64_t quota_due          # retry time of a publish waiting for quota; 0 if none waits
     cdef int64_t log_due            # retry time of a waiting log command; 0 if none waits
     cdef int64_t stuck_since        # time since which no output could be sent; 0: not stuck
@@ -438,6 +445,7 @@ cdef class SessionManager(ManagerState):
     cdef int64_t compare_at                 # time of the next comparison of loads
 
     cdef int64_t turn(self) except? -1
+    cdef int flush_output(self, Session session) except -1
     cdef int tell_events(self) except -1
     cdef int decode(self) except -1
     cdef int detach_closed(self) except -1

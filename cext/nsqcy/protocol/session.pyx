@@ -383,12 +383,14 @@ cdef class Session(TopicCommands):
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.manager.index:
             return self.subscribe(self.topic, self.subscribed_channel)
-        if self.migratable and self.is_light(owner):
+        if self.migratable and self.is_light(owner) and self.manager.may_gain_consumer(owner):
+            self.manager.begin_departure(self, owner)
             return self.migrate_to(owner)
         self.upstream = self.stream_to(owner)
         self.line_owner = -1
         self.upstream.expected.append(self.take_ticket(SUB, n))
         self.upstream.send(line, n)
+        self.manager.count_consumer(self, True)
         self.state = SUBSCRIBED
         return NEXT
 
@@ -403,6 +405,7 @@ cdef class Session(TopicCommands):
                 f"E_SUB_FAILED SUB failed consumers for {topic.name}:{name} exceeds limit of "
                 f"{limit}".encode())
         channel.add_consumer(self)
+        self.manager.count_consumer(self, True)
         self.subscribed = topic
         self.state = SUBSCRIBED
         self.respond(b"OK", 2)
@@ -648,6 +651,7 @@ cdef class Session(TopicCommands):
         """Continue on this worker after a failed migration."""
         if not self.closed:
             self.migrating = False
+            self.manager.end_departure(self)
             self.touch_dirty()
             if self.manager.winding_down:
                 self.wind_down()

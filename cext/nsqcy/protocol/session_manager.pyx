@@ -66,15 +66,16 @@ cdef class SessionManager(ManagerState):
                 self.migrate(session, owner)
         work = self.dirty
         self.dirty = []
+        # A type check of the sessions would cost as much as flushing them.
+        if self.mesh is not None:
+            # Other workers continue while this one makes its socket calls.
+            for each in work:
+                if (<Session>each).remote:
+                    self.flush_output(<Session>each)
+            self.mesh.flush()
         for each in work:
-            session = <Session>each             # a type check would cost as much as the flush
-            session.dirty = False
-            if session.closed or session.migrating:
-                continue                        # the worker that takes the session sends its output
-            try:
-                session.transport.flush()
-            except Exception as error:
-                self.report(session, error)
+            if (<Session>each).dirty:
+                self.flush_output(<Session>each)
         if self.closed:
             self.detach_closed()
         if self.scheduler.events is not None:
@@ -86,6 +87,16 @@ cdef class SessionManager(ManagerState):
             return self.scheduler.now
         due = min(due, heap_first_due(&self.timers))
         return due
+
+    cdef inline int flush_output(self, Session session) except -1:
+        session.dirty = False
+        if session.closed or session.migrating:
+            return 0                            # the worker that takes the session sends its output
+        try:
+            session.transport.flush()
+        except Exception as error:
+            self.report(session, error)
+        return 0
 
     cdef int resume_postponed(self) except -1:
         """Start the budgets of the next turn, and resume the sessions that have waited for them."""

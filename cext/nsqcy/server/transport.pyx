@@ -692,6 +692,9 @@ cdef class BytesTransport(Transport):
         self.closed = True
         return 0
 
+    cdef int abandon(self) except -1:
+        return self.close()
+
 
 cdef class Loop:
     """Driver of a session manager on a gevent hub."""

@@ -91,6 +91,9 @@ UNRECORDED = {
     "first_pages": Scenario(
         first_pages.first_pages, "nsqadmin's pages and `nsqcy top` with 100,000 topics on one nsqd"
     ),
+    "many_idle": Scenario(
+        many.many_idle, "200,000 idle connections: rate of arrival, memory, heartbeats"
+    ),
     "lookups": Scenario(
         lookups.lookups, "nsqlookupd with 100,000 topics of 100 nsqds: latency of lookups"
     ),

@@ -6,14 +6,13 @@ one round.
 
 import dataclasses
 import resource
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import cycle, islice
 
 from loadtest.bench import growth, load, speed
-from loadtest.bench.daemon import Address, Daemon, NotOffered
+from loadtest.bench.daemon import Daemon, NotOffered
 from loadtest.bench.scenarios.many import PROCESSES, SETTLE, warmed_up
 from loadtest.bench.scenarios.scaling import both_ways
 from loadtest.bench.speed import BATCH, READY, Result, Settings, consume, measure, publish
@@ -110,22 +109,13 @@ def connections(settings: Settings, x: int) -> Result:
         with load.Team(processes) as team:
             for number in range(processes):
                 places = [(topic, "bench")] * len(range(number, x, processes))
-                work = partial(load.crowd, open=partial(consumer_at, f"127.0.0.{number + 2}"))
+                work = partial(load.crowd, open=partial(load.consumer_at, f"127.0.0.{number + 2}"))
                 team.add(work, nsqd.tcp, places, 1, messages, slots, 0)
             team.ready()
             grown = (nsqd.memory()["Pss"] - before) / x
             result = measure("", nsqd, team)[0]
     result.figures["bytes"] = grown
     return result
-
-
-def consumer_at(
-    source: str, address: Address, topic: str, channel: str, ready: int
-) -> socket.socket:
-    sock = socket.create_connection(address, source_address=(source, 0))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.sendall(b"  V2")
-    return load.subscribe(sock, topic, channel, ready)
 
 
 def workers(settings: Settings, x: int) -> Result:

@@ -1,14 +1,17 @@
 """Cost, including memory, of large numbers of channels, topics, connections or messages."""
 
+import resource
 import time
 from collections.abc import Iterator
 
-from loadtest.bench import load
+from loadtest.bench import load, procfs
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.speed import Result, Settings, consume, measure, publish, touch_memory
 
 SETTLE = 1.0  # seconds in which a daemon frees a client's memory
 IDLE = 3.0  # how long connections stay idle, in seconds
+MANY_IDLE, HEARTBEATS = 200_000, 30.0  # connections; seconds between their heartbeats
+SPARE_FILES = 1_000  # of a process that has as many connections as it can open files
 PROCESSES = 2
 
 
@@ -82,6 +85,45 @@ def idle(settings: Settings) -> Iterator[Result]:
         each(result, before, "connection", connections)
         result.note += f", {reports[0]['lost']} lost"
         yield result
+
+
+def many_idle(settings: Settings) -> Iterator[Result]:
+    """Idle connections of as many processes as they need descriptors, each with its own loopback
+    address and topic, to an nsqd with as many workers: a consumer may move to the owner of its
+    topic. Kernel memory is that of both ends."""
+    count = settings.some(MANY_IDLE, 100)
+    processes = -(-count // (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE_FILES))
+    with settings.nsqd(processes) as nsqd, settings.topics(nsqd, processes) as topics:
+        time.sleep(settings.seconds(SETTLE))  # a warm-up topic would give a worker two topics
+        before, kernel = nsqd.memory()["Pss"], procfs.kernel_memory()
+        with load.Team(2 * processes) as team:
+            for number, topic in enumerate(topics):
+                share = len(range(number, count, processes))
+                team.add(load.arriving, nsqd.tcp, topic, share, processes + number)
+            team.ready()
+            cpu, began = nsqd.cpu_seconds(), time.monotonic()
+            team.go()
+            while sum(team.tally[:processes]) < count:
+                time.sleep(0.1)
+                team.check()
+            took, used = time.monotonic() - began, nsqd.cpu_seconds() - cpu
+            result = Result(f"{count:,} idle connections", count, took, used, 0.0)
+            time.sleep(settings.seconds(SETTLE))
+            memory, kernel = nsqd.memory(), procfs.kernel_memory() - kernel
+            beats, cpu = sum(team.tally[processes:]), nsqd.cpu_seconds()
+            time.sleep(settings.seconds(HEARTBEATS))
+            beats, cpu = sum(team.tally[processes:]) - beats, nsqd.cpu_seconds() - cpu
+            for number in range(processes):
+                team.tally[number] = -1
+            reports = team.reports()
+    result.rss, result.pss, result.workers = memory["Rss"], memory["Pss"], processes
+    each(result, before, "connection", count)
+    result.figures |= {"kernel_bytes": kernel / count, "beat_us": cpu / max(1, beats) * 1e6}
+    result.note += (
+        f", and {kernel / count:,.0f} B of the kernel for both ends; {beats:,} heartbeats with "
+        f"{cpu:.1f} s of CPU; {sum(each['lost'] for each in reports)} lost"
+    )
+    yield result
 
 
 def consumers(settings: Settings) -> Iterator[Result]:

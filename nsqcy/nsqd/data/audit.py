@@ -150,7 +150,9 @@ class TopicFound:
             return False
         if not self.segments:
             return True
-        return all(each.footer for each in self.segments) and self.journal_is_last
+        # A kill leaves a segment without a footer, which may have lost its end since then.
+        is_complete = not self.gaps or all(each.footer for each in self.segments)
+        return is_complete and self.journal_is_last
 
     @property
     def journal_is_last(self) -> bool:

@@ -72,7 +72,7 @@ class WorkerHandle:
         if slot.beat != self._beat:
             self._beat = slot.beat
             self._recent = self.sender.pending
-        return slot.connections + self._recent
+        return slot.connections + self._recent + slot.far_consumers
 
     def send(self, item: Accepted) -> bool:
         if not self.sender.send(item):

@@ -225,7 +225,7 @@ def test_health() -> None:
     facts = of(
         nsqd(1, health="NOK - no space left", unready="worker 0: no space left"),
         nsqd(2, health="NOK - input/output error"),
-        nsqd(3, draining=True),
+        nsqd(3, draining=True, unready="draining: 5 messages left"),
     )
     told = said(cluster.health, facts)
     assert [each.partition(":")[0] for each in told] == ["error", "error", "note"]

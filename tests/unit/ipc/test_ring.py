@@ -379,7 +379,7 @@ def test_reset_empties_what_one_worker_had_to_do_with():
     shared.enter(1, 99, 1)
     assert shared.reset(1) == 1
     assert shared.reset(1) == 2
-    assert shared.view(1) == (0, 2, 0, 0, 0, 0)
+    assert shared.view(1) == (0, 2, 0, 0, 0, 0, 0)
     for writer in range(3):
         for reader in range(3):
             expected = (0, 0) if 1 in (writer, reader) else (800, 16)

@@ -296,6 +296,21 @@ def test_latency_beside_others_is_compared_with_latency_alone(name: str) -> None
     assert not [each.note for each in results if "failed" in each.note]
 
 
+def test_lookups_are_measured_beside_other_work() -> None:
+    results = list(UNRECORDED["lookups"].runs(speed.Settings(scale=0.002, repeat=1)))
+    registered, *lookups = results
+    assert (registered.messages, registered.figures["bytes"] > 0) == (200, True)
+    assert len({each.scenario for each in lookups}) == len(lookups) == 4
+    assert all(each.messages == 100 and each.figures["p99_us"] > 0 for each in lookups)
+
+
+def test_idle_connections_arrive_and_are_counted() -> None:
+    (result,) = UNRECORDED["many_idle"].runs(speed.Settings(scale=0.0005))
+    assert result.messages == 100
+    assert result.figures.keys() == {"bytes", "kernel_bytes", "beat_us"}
+    assert result.note.endswith("; 0 lost")
+
+
 def test_percentiles() -> None:
     found = speed.percentiles([n * 1000 for n in range(1001)])
     assert found == {"p50": 500, "p99": 990, "p999": 999}

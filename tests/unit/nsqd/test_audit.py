@@ -268,6 +268,27 @@ def test_after_a_kill(saved: Path) -> None:
     assert "nsqd will redeliver messages that were finished" in text(found)
 
 
+def test_a_clean_exit_after_a_kill(saved: Path) -> None:
+    """The segment from before the kill has no footer, but all its records."""
+    core = core_at(saved)
+    core.shard.load_topic(b"t", False, {})
+    core.client().ask(mpub("t", [b"more"] * 5))
+    core.settle()
+    killed = saved.with_name("killed")
+    shutil.copytree(saved, killed)
+    core.close()
+    again = core_at(killed)
+    again.shard.load_topic(b"t", False, {})
+    again.save()
+    found = audit(killed)
+    assert not all(each.footer for each in found.segments)
+    assert found.clean and "written by a clean exit" in text(found)
+    (cut,) = (each for each in found.segments if not each.footer)
+    path = killed / "t.topic" / cut.file
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not audit(killed).clean
+
+
 def test_a_journal_ahead_of_the_files(saved: Path) -> None:
     """The files are as if the journal had been copied later than the segments."""
     for each in segments(saved)[-2:]:

@@ -23,9 +23,12 @@ class Slots:
 
     def __init__(self) -> None:
         self.beat = 1
+        self.far_consumers = [0, 0]
 
     def view(self, worker: int) -> SimpleNamespace:
-        return SimpleNamespace(beat=self.beat, connections=CONNECTIONS)
+        return SimpleNamespace(
+            beat=self.beat, connections=CONNECTIONS, far_consumers=self.far_consumers[worker]
+        )
 
 
 class Channel:
@@ -73,6 +76,13 @@ def test_a_session_that_migrates_is_counted_at_once(
     assert [handle.load() for handle in handles] == [CONNECTIONS - 1, CONNECTIONS + 1]
     slots.beat = 2  # this heartbeat's count includes the session
     assert [handle.load() for handle in handles] == [CONNECTIONS] * 2
+
+
+def test_a_consumer_loads_its_own_worker_and_the_owner_of_its_topic(
+    slots: Slots, handles: list[WorkerHandle]
+) -> None:
+    slots.far_consumers[1] = 3  # a heartbeat need not follow
+    assert [handle.load() for handle in handles] == [CONNECTIONS, CONNECTIONS + 3]
 
 
 def test_other_requests_and_refused_sessions_do_not_count(handles: list[WorkerHandle]) -> None:

@@ -3,7 +3,7 @@ streams. Producers whose topic is local: when they migrate away."""
 
 import pytest
 
-from support.two_workers import HOME, OWNER, Near
+from support.two_workers import HOME, OWNER, Near, Streams
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, mpub
 
 OK = (RESPONSE, b"OK")
@@ -51,6 +51,78 @@ def test_a_consumer_of_a_busy_owner_stays(near):
     near.busy(BUSY)
     assert client.ask(b"SUB t c\n") == OK
     assert near.moved == []
+
+
+def served(near: Near) -> tuple[int, int]:
+    return near.shared.served(HOME), near.shared.served(OWNER)
+
+
+def subscribes(near: Near) -> bool:
+    """Return whether a new consumer migrates to the owner of its topic."""
+    client = near.client()
+    answer = client.ask(b"SUB t c\n")
+    assert answer == (None if client.session in near.moved else OK)
+    return client.session in near.moved
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "moves"),
+    [(0, 1, True), (0, 2, False), (7, 8, True), (7, 9, False), (8, 10, True), (80, 92, False)],
+)
+def test_a_consumer_moves_if_the_owner_serves_hardly_more(near, ours, theirs, moves):
+    for core, topic, count in ((near, "h", ours), (near.owner, "t", theirs)):
+        for _ in range(count):
+            core.client().subscribe(topic, "c")
+    assert served(near) == (ours, theirs)
+    assert subscribes(near) == moves
+
+
+def test_a_consumer_counts_at_its_worker_and_at_the_owner(near):
+    near.busy(BUSY)
+    far = [near.client() for _ in range(3)]
+    assert [client.ask(b"SUB t c\n") for client in far] == [OK] * 3
+    assert served(near) == (3, 3)
+    far[0].transport.end()
+    near.settle()
+    assert served(near) == (2, 2)
+    near.owner.shard.delete_topic(b"t")
+    near.settle()
+    assert served(near) == (0, 0)
+
+
+def test_consumers_that_are_on_their_way_count_as_arrived(near):
+    near.client().subscribe("h", "c")
+    near.client().subscribe("h", "c")
+    assert [subscribes(near) for _ in range(5)] == [True, True, True, True, False]
+    near.moved[0].stay()  # it subscribes from here
+    near.moved[1].leave()
+    near.settle()
+    assert served(near) == (4, 2)
+    assert [subscribes(near) for _ in range(3)] == [True, True, False]
+
+
+def test_a_producer_is_no_consumer(near):
+    publish(near.client(), 1)
+    assert served(near) == (0, 0)
+
+
+def test_other_workers_are_woken_before_the_sockets_are_served(near, monkeypatch):
+    here, far = near.owner.client(), near.client()
+    publish(far, 1)
+    near.settle()
+    here.look()
+    seen = []
+    monkeypatch.setattr(Streams, "wake", lambda *_: seen.append(here.transport.sent()) or 0)
+    for client in (here, far):
+        client.send(pub("t", SMALL))
+    near.manager.run_turn(near.now, near.wall)
+    assert near.manager.mesh.prepare_sleep()
+    seen.clear()
+    near.owner.manager.run_turn(near.now, near.wall)
+    assert seen == [b""]
+    assert here.answer() == OK
+    near.settle()
+    assert far.answer() == OK
 
 
 def test_small_publishes_are_worth_a_move_when_they_go_on(near):
@@ -101,6 +173,8 @@ def test_producers_do_not_move_in_a_herd(near):
 
 def test_consumers_move_before_producers(near):
     producer = near.client()
+    for _ in range(AT_ONCE):
+        near.client().subscribe("h", "c")
     publish_batches(producer)
     for _ in range(AT_ONCE + 1):
         near.client().ask(b"SUB t c\n")
