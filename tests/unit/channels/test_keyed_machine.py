@@ -491,8 +491,11 @@ class KeyedMachine(RuleBasedStateMachine):
     @rule(asleep=st.sampled_from([0, 2, 200]))
     def restart(self, asleep: int) -> None:
         old = self.core
+        # A message that is out of attempts is dead-lettered before the exit.
         for each in self.consumers:
+            each.client.transport.end()
             self.model.disconnect(each, self.model.rules.order)
+        old.settle()
         old.save()
         passed = asleep * SECOND
         wall = old.wall + passed
