@@ -90,7 +90,11 @@ class Channel:
         return message.priority if self.rules.urgent_first else 0
 
     def is_expired(self, message: Message) -> bool:
-        return message.expires is not None and message.expires <= self.wall
+        """Return whether a message is too old, or was out of attempts at an exit; nsqd drops it
+        instead of delivering it."""
+        if message.expires is not None and message.expires <= self.wall:
+            return True
+        return self.is_exhausted(message)
 
     # -- which message may go --
 
