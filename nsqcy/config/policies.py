@@ -378,7 +378,6 @@ class TopicPolicy(NamedTuple):
     dedup_window: int = 0
     dedup_id: str = DEFAULT_SOURCES[2]
     dedup_ids: int = 10_000_000
-    # Not in TOPIC_KEYS while no channel uses them.
     key: str = DEFAULT_SOURCES[0]
     priority: str = DEFAULT_SOURCES[1]
 

@@ -83,6 +83,8 @@ def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
         "dedup_window": "0s",
         "dedup_id": "header:dedup-id",
         "dedup_ids": 10_000_000,
+        "key": "header:key",
+        "priority": "header:priority",
     }
     assert {key: value for key, (value, _) in shown(shared, topic, "c").items()} == {
         "mem_queue_size": 10000,
@@ -94,6 +96,13 @@ def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
         "on_full": "reject",
         "prune_after": "0s",
         "prune_messages": False,
+        "order": "",
+        "fair": False,
+        "in_flight_per_key": 0,
+        "key_rate": 0,
+        "urgent_first": False,
+        "priority_share": 0.05,
+        "requeue_on_disconnect": "auto",
     }
     assert shared.web.topic(topic) is None, "a query does not create the topic"
 

@@ -90,7 +90,11 @@ class Channel:
         return message.priority if self.rules.urgent_first else 0
 
     def is_expired(self, message: Message) -> bool:
-        return message.expires is not None and message.expires <= self.wall
+        """Return whether a message is too old, or was out of attempts at an exit; nsqd drops it
+        instead of delivering it."""
+        if message.expires is not None and message.expires <= self.wall:
+            return True
+        return self.is_exhausted(message)
 
     # -- which message may go --
 
@@ -154,7 +158,7 @@ class Channel:
             return blocked
         where = self.level(message), message.key
         candidates = self.candidates()
-        if candidates[where] is not message:
+        if candidates[where] is not message and not self.is_being_read(candidates[where]):
             return f"message {candidates[where].number} of the same key comes first"
         if self.rules.urgent_first:
             levels = {level for level, _ in candidates}
@@ -164,16 +168,27 @@ class Channel:
                 return f"level {chosen} comes first"
         if self.rules.fair:
             for other, served in self.served.items():
-                if other[0] == where[0] and other != where and message.key in served:
+                if (
+                    other[0] == where[0]
+                    and other != where
+                    and message.key in served
+                    and not self.is_being_read(candidates[other])
+                ):
                     return f"key {other[1]} has waited since key {message.key} was served"
         else:
             first = min(
                 (each for (level, _), each in candidates.items() if level == where[0]),
                 key=lambda each: each.place,
             )
-            if first is not message:
+            if first is not message and not self.is_being_read(first):
                 return f"message {first.number} is older"
         return None
+
+    def is_being_read(self, message: Message) -> bool:
+        """Return whether nsqd may have to read a message from disk before it knows its key, and
+        meanwhile delivers others: one that was delivered or deferred, in a channel without an
+        order."""
+        return not self.rules.order and (message.attempts > 0 or message.delayed)
 
     @property
     def share(self) -> int:
