@@ -593,7 +593,8 @@ def arriving(
             if len(crowd) < connections:
                 crowd.add(open_one())
                 team.tally[index] = len(crowd)
-                crowd.answer(0 if len(crowd) % 100 == 0 else None)
+                if len(crowd) % 100 == 0:
+                    crowd.answer(0)
             else:
                 crowd.answer(0.2)
             team.tally[beats] = crowd.beats
@@ -618,11 +619,8 @@ class _Idle:
         self._socks[sock.fileno()] = sock
         self._poll.register(sock.fileno(), select.EPOLLIN)
 
-    def answer(self, wait: float | None) -> None:
-        """Answer heartbeats; wait at most this number of seconds for the first one, or do nothing
-        if it is None."""
-        if wait is None:
-            return
+    def answer(self, wait: float) -> None:
+        """Answer heartbeats; wait at most this number of seconds for the first one."""
         for fd, _ in self._poll.poll(wait):
             data = self._socks[fd].recv(4096)
             if not data:

@@ -36,10 +36,6 @@ def ones(count: int = ONES) -> bytes:
     return struct.pack(">i", count) + b"\0\0\0\1x" * count
 
 
-def to_new_topics() -> bytes:
-    return b"".join(b"PUB %b\n" % name().encode() + sized(b"x") for _ in range(5000))
-
-
 def headered(count: int) -> bytes:
     """Return the body of an MPUB of messages with one header each, without its length."""
     header = encode_headers(((b"a", b"b"),))
@@ -93,6 +89,20 @@ class Clients:
         assert answer.status == expects, (method, path[:80], answer.status, answer.body[:200])
 
 
+def to_new_topics(clients: Clients) -> Row:
+    made: list[str] = []
+
+    def prepare() -> None:
+        while made:  # so that each attempt has the same number of topics
+            clients.http("POST", "/topic/delete", topic=made.pop())
+
+    def act() -> None:
+        made.extend(name() for _ in range(5000))
+        clients.tcp(b"".join(b"PUB %b\n" % each.encode() + sized(b"x") for each in made), 5000)
+
+    return Row("PUB", "to 5,000 new topics, pipelined", act, prepare)
+
+
 def fill(clients: Clients, topic: str, count: int) -> None:
     """Publish one-byte messages."""
     while count > 0:
@@ -136,7 +146,7 @@ def publishing(clients: Clients) -> Iterator[Row]:
     ask = b"LIMITS %b\n" % name().encode()
     asks = RECEIVED // len(ask)
     yield Row("LIMITS", f"{asks:,} pipelined", lambda: clients.tcp(ask * asks, asks, limits=True))
-    yield Row("PUB", "to 5,000 new topics, pipelined", lambda: clients.tcp(to_new_topics(), 5000))
+    yield to_new_topics(clients)
     large = sized(bytes(1 << 20))
     yield Row("PUB", "1 MiB", lambda: clients.tcp(b"PUB %b\n" % name().encode() + large))
     delayed = b"DPUB %b 9\n" % name().encode() + sized(b"x")

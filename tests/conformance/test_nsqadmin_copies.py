@@ -101,7 +101,7 @@ def test_the_page(admin: Admin, cluster: Cluster) -> None:
     ]
     assert "No risks" in text(page) and cluster.older.address not in text(page)
     assert [each.asked for each in cluster.nsqds] == [["GET /copies"]] * 3
-    assert cluster.lookupd.asked == ["GET /nodes"]
+    assert cluster.lookupd.asked == ["GET /nodes?topics=false"]
 
 
 def test_a_node_that_is_gone(admin: Admin, cluster: Cluster) -> None:

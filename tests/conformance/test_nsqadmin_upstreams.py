@@ -459,7 +459,11 @@ def test_inactive_topics_ask_only_for_their_channels(cluster: Cluster) -> None:
     }
     found = cluster.admin.get("/api/topics", inactive="true")
     assert found == {"topics": {"gone": ["x", "y"]}, "message": ""}
-    assert cluster.lookupd.asked == ["GET /topics", "GET /nodes", "GET /channels?topic=gone"]
+    assert cluster.lookupd.asked == [
+        "GET /topics?abandoned=true",
+        "GET /nodes",
+        "GET /channels?topic=gone",
+    ]
 
 
 @pytest.mark.case("ADM-060")

@@ -222,8 +222,11 @@ class Trial:
         """Record the death of processes once everything that they sent has been read. Until then,
         answers of consumers go to the dead processes and have no effect."""
         began = time.monotonic()
+        # The consumers of a killed worker can connect to another one at once.
+        conns = {each: each.conn for each in cut_off or ()}
         yield
-        conns = {each: each.conn for each in (self.subscribers if cut_off is None else cut_off)}
+        if cut_off is None:
+            conns = {each: each.conn for each in self.subscribers}
         eventually(lambda: not any(conn and each.conn is conn for each, conn in conns.items()))
         self.events.append(Died(time.monotonic(), began, topics, saved))
 

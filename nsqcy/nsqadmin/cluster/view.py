@@ -97,17 +97,21 @@ class ClusterView:
     def _listed_topics(self, nodes: Iterable[Node]) -> list[str]:
         """Return the names of all topics, sorted: those of these nsqds, and those that only
         nsqlookupds know."""
+        names, _ = self._abandoned_topics()
+        return sorted(names.union(*(node.producer.topics for node in nodes)))
+
+    def _abandoned_topics(self) -> tuple[set[str], Outcome[str, list[str]]]:
+        """Return the topics that nsqlookupds list although no active nsqd has them, and the
+        responses. NSQ's nsqlookupd lists all topics."""
         outcome = discovery.topics(self.lookupds, web=self._web, abandoned=True)
-        found = set().union(*self._collect(outcome, NSQLOOKUPD))
-        return sorted(found.union(*(node.producer.topics for node in nodes)))
+        return set().union(*self._collect(outcome, NSQLOOKUPD)), outcome
 
     def inactive_topics(self) -> dict[str, list[str]]:
         """Return the topics that nsqlookupds list but no nsqd has, with their channels."""
         if not self.by_lookupds:
             return {}
-        outcome = discovery.topics(self.lookupds, web=self._web, abandoned=True)
+        names, outcome = self._abandoned_topics()
         self.failed_lookupds = {address: str(error) for address, error in outcome.errors.items()}
-        names = set().union(*self._collect(outcome, NSQLOOKUPD))
         active: set[str] = set()
         for node in self.nodes():
             for topic, tombstoned in node.producer.topics.items():

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.storage.io_faults import FaultyIoThread
-from support.runs import runs
+from support.runs import runs, steps
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 
-PROFILE = settings(max_examples=runs(40), stateful_step_count=40)
+PROFILE = settings(max_examples=runs(40), stateful_step_count=steps(40))
 
 CHANNELS = ["x", "y", "z"]
 SIZES = [1, 30, 500, 6_000, 17_000, 200_000]

@@ -21,9 +21,9 @@ from nsqcy.client.errors import ConnectionFailed, NsqdError, Requeue
 from nsqcy.client.options import Address
 from support.fake_network import Net, Wire
 from support.fake_nsqd import Peer, delivery
-from support.runs import runs
+from support.runs import runs, steps
 
-PROFILE = settings(max_examples=runs(40), stateful_step_count=40, deadline=None)
+PROFILE = settings(max_examples=runs(40), stateful_step_count=steps(40), deadline=None)
 
 BACKOFF: dict[str, Any] = {"max_backoff_duration": 128}
 A, B, C = (Address(name, 4150) for name in "abc")

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsqcy.client.flow import Flow, FlowSettings, State
-from support.runs import runs
+from support.runs import runs, steps
 
-PROFILE = settings(max_examples=runs(60), stateful_step_count=40, deadline=None)
+PROFILE = settings(max_examples=runs(60), stateful_step_count=steps(40), deadline=None)
 
 NORMAL, WAITING, TESTING = State.NORMAL, State.WAITING, State.TESTING
 SEEDS = range(20)

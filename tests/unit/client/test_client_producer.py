@@ -30,9 +30,9 @@ from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.testing.wire_client import ERROR, RESPONSE
 from support.fake_network import Net, Wire
 from support.fake_nsqd import SETTINGS, Peer, delivery, frame
-from support.runs import runs
+from support.runs import runs, steps
 
-PROFILE = settings(max_examples=runs(40), stateful_step_count=40, deadline=None)
+PROFILE = settings(max_examples=runs(40), stateful_step_count=steps(40), deadline=None)
 
 A, B, C = (Address(name, 4150) for name in "abc")
 WAITING = "waiting"

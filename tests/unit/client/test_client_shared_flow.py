@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nsqcy.client.flow import FlowSettings, State
 from nsqcy.client.flow_across_topics import REVIEW, TRANSIT, SharedFlow
-from support.runs import runs
+from support.runs import runs, steps
 
-PROFILE = settings(max_examples=runs(60), stateful_step_count=25, deadline=None)
+PROFILE = settings(max_examples=runs(60), stateful_step_count=steps(25), deadline=None)
 
 
 class Line:
