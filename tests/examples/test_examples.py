@@ -268,6 +268,41 @@ def test_order(daemon: testing.Nsqd) -> None:
     assert [line for line in lines if line.startswith("bob")] == ["bob: opened", "bob: paid in 20"]
 
 
+def test_account_events(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "account_events.py").splitlines() == [
+        "events that failed first: 15",
+        "each account in order: True",
+        *(f"account-{number}: 20" for number in range(5)),
+    ]
+
+
+def test_the_mailer_of_many_tenants(daemon: testing.Nsqd) -> None:
+    """The rate is a maximum, which a busy machine may not reach."""
+    *lines, rate = run(daemon, "tenant_mailer.py").splitlines()
+    assert lines == [
+        "mails of tenant-0 that still waited after the last of the others: most",
+        "mails of tenant-0 that were being sent at a time: at most 3",
+    ]
+    assert int(rate.removeprefix("mails of tenant-0 per second: ")) <= 102
+
+
+def test_webhooks(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "webhooks.py").splitlines() == [
+        "answers: [200, 200, 200, 200]",
+        "received: evt-1",
+        "received: evt-2",
+        "more: None",
+        "duplicates: 2",
+    ]
+
+
+def test_urgent_first(daemon: testing.Nsqd) -> None:
+    assert run(daemon, "urgent_first.py").splitlines() == [
+        "deliveries until the last password reset: 111",
+        "share of newsletters among them: 10%",
+    ]
+
+
 def test_several_topics(daemon: testing.Nsqd) -> None:
     """The consumer also receives messages of the topic that appears later."""
     assert run(daemon, "several_topics.py").splitlines() == [
