@@ -4,6 +4,7 @@ loss."""
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any, ClassVar
 
 from nsqcy.config.policies import Policies
 from nsqcy.storage.io_faults import FaultyIoThread
@@ -20,6 +21,7 @@ class Lives:
 
     policies: Policies
     file_bytes: int
+    options: ClassVar[dict[str, Any]] = {}  # more of a core's options
 
     def __init__(self, path: Path, number: int) -> None:
         self.path = path
@@ -44,6 +46,7 @@ class Lives:
                 "sync_every": 0,
                 "sync_timeout": 2 * SECOND,
             },
+            **self.options,
         )
         for each in sorted(folder.glob("*.topic")):
             self.core.shard.load_topic(each.name.removesuffix(".topic").encode(), False, {})
