@@ -41,6 +41,9 @@ Refusal = Literal[
     "FORBIDDEN",
     "REDRIVE_UNDER_WAY",
     "TOO_MANY_MESSAGES",
+    "NO_KEY_RULES",
+    "TOO_MANY_PAUSED_KEYS",
+    "TOO_MANY_EMPTIED_KEYS",
 ]
 
 

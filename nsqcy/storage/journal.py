@@ -94,7 +94,9 @@ class ChannelState:
     `ids` are the entries' ids, 0 if unknown. `cancelled` are records that are not entries,
     regardless of other sections. `transfers` describe the numbers of the entries in transfer, in
     ascending order. `taken` are bits, one for each record from the cursor's multiple of 64 on: the
-    records whose bits are set have left the channel out of log order.
+    records whose bits are set have left the channel out of log order. `paused_keys` are not
+    delivered. `emptied_keys` have lost their records before a seq, whether or not their bits are
+    set.
     """
 
     name: str
@@ -108,6 +110,8 @@ class ChannelState:
     cancelled: frozenset[int] = frozenset()
     transfers: tuple[TransferRun, ...] = ()
     taken: bytes = b""
+    paused_keys: tuple[bytes, ...] = ()
+    emptied_keys: tuple[tuple[int, bytes], ...] = ()
 
 
 class Incarnation(NamedTuple):
@@ -219,6 +223,7 @@ _SEQ = struct.Struct("<Q")
 _PRODUCED = struct.Struct("<Q")  # the seq up to which the epochs are valid
 _EPOCH = struct.Struct("<QQqII")  # producer, epoch, used, bytes of parts, 0
 _PART = struct.Struct("<IIQ")  # part, ranges that follow and flags, chunk
+_KEY = struct.Struct("<QB")  # seq, bytes of the key
 _MISSING = struct.Struct("<II")  # first, end
 _TRANSFERS = struct.Struct("<QQHHI")  # first, epoch, bytes of target, 0, 0
 
@@ -227,7 +232,7 @@ _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_TRANSFERS = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
 _SECTION_POLICIES, _SECTION_SECRET, _SECTION_DEDUP = 0x8003, 0x8004, 0x8005
-_SECTION_TAKEN = 0x8006
+_SECTION_TAKEN, _SECTION_PAUSED_KEYS, _SECTION_EMPTIED_KEYS = 0x8006, 0x8007, 0x8008
 _SECRET_BYTES = 16
 _SECTION_OPTIONAL = 0x8000  # a reader that does not recognize such a section may skip it
 _PAUSED, _CLEAN = 1, 2
@@ -338,6 +343,14 @@ def encode_snapshot(state: TopicState) -> bytes:
             head = _OF_CHANNEL.pack(len(name), 0, 0)
             first = _ID.pack(channel.cursor)
             parts.extend(_section(_SECTION_TAKEN, head, name, first, channel.taken))
+        for kind, keys in (
+            (_SECTION_PAUSED_KEYS, [(0, key) for key in channel.paused_keys]),
+            (_SECTION_EMPTIED_KEYS, channel.emptied_keys),
+        ):
+            if keys:
+                head = _OF_CHANNEL.pack(len(name), 0, 0)
+                packed = (_KEY.pack(seq, len(key)) + key for seq, key in keys)
+                parts.extend(_section(kind, head, name, *packed))
         head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
         parts.extend(_section(_SECTION_CHANNEL, head, name, channel.entries))
     return b"".join(parts)
@@ -473,6 +486,19 @@ def _decode_of_channel(raw: bytes, what: str, size: int) -> tuple[str, bytes]:
     return _name(raw[_OF_CHANNEL.size : end]), raw[end:]
 
 
+def _unpack_keys(raw: bytes) -> tuple[tuple[int, bytes], ...]:
+    """Return keys with their seqs; those that are whole, if the section is truncated."""
+    keys: list[tuple[int, bytes]] = []
+    at = 0
+    while len(raw) - at > _KEY.size:
+        seq, length = _KEY.unpack_from(raw, at)
+        at += _KEY.size + length
+        if at > len(raw):
+            break
+        keys.append((seq, raw[at - length : at]))
+    return tuple(keys)
+
+
 def _decode_replay(raw: bytes) -> tuple[str, int]:
     if len(raw) < _REPLAY.size:
         raise JournalError("the section with a replay's end is truncated")
@@ -521,6 +547,8 @@ def decode_snapshot(data: bytes) -> TopicState:
     finished: dict[str, tuple[tuple[int, int], ...]] = {}
     replays: dict[str, int] = {}
     taken: dict[str, bytes] = {}
+    paused_keys: dict[str, tuple[tuple[int, bytes], ...]] = {}
+    emptied_keys: dict[str, tuple[tuple[int, bytes], ...]] = {}
     entries: dict[str, list[bytes]] = {}
     ids: dict[str, list[bytes]] = {}
     transfers: dict[str, tuple[TransferRun, ...]] = {}
@@ -587,6 +615,10 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_TAKEN:
             name, bits = _decode_of_channel(raw, "taken records", _ID.size)
             taken[name] = bits
+        elif kind in (_SECTION_PAUSED_KEYS, _SECTION_EMPTIED_KEYS):
+            name, more = _decode_of_channel(raw, "keys", 1)
+            into = paused_keys if kind == _SECTION_PAUSED_KEYS else emptied_keys
+            into[name] = _unpack_keys(more)
         elif kind == _SECTION_REPLAY:
             name, end = _decode_replay(raw)
             replays[name] = end
@@ -603,6 +635,8 @@ def decode_snapshot(data: bytes) -> TopicState:
             ids=_ids_of(one, entries.get(one.name, []), ids.get(one.name, [])),
             transfers=transfers.get(one.name, ()),
             taken=_taken_of(one, taken.get(one.name, b"")),
+            paused_keys=tuple(key for _, key in paused_keys.get(one.name, ())),
+            emptied_keys=emptied_keys.get(one.name, ()),
         )
         for one in channels.values()
     )

@@ -304,7 +304,12 @@ class Channel:
         self.next_send, self.served, self.debts = {}, {}, {}
         self.update()
 
+    def pause_key(self, key: str, paused: bool) -> None:
+        (self.paused_keys.add if paused else self.paused_keys.discard)(key)
+        self.update()
+
     def empty_key(self, key: str) -> None:
+        """Messages in flight and deferred messages stay."""
         self.waiting = [each for each in self.waiting if each.key != key]
         self.update()
 

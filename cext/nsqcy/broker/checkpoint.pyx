@@ -437,6 +437,8 @@ cdef class Checkpoints(TopicQueue):
             skipped=channel.cursor.skipped, replay_end=channel.cursor.replay_end,
             transfers=transfer_runs(channel),
             taken=b"" if channel.keys is None else channel.keys.packed_bits(),
+            paused_keys=tuple(channel.paused_keys),
+            emptied_keys=tuple((each.seq, each.text) for each in channel.emptied_keys),
             finished=tuple((channel.cursor.finished[i].start, channel.cursor.finished[i].end)
                            for i in range(channel.cursor.finished_count)))
 

@@ -392,6 +392,7 @@ cdef class Recovery:
             (<DeadLetterTransfer>channel.make_transfer()).restore_runs(saved.transfers)
         if saved.taken:
             channel.restore_taken(saved.cursor, saved.taken)
+        channel.restore_chosen(saved.paused_keys, saved.emptied_keys)
         self.restore_entries(channel, saved)
         return self.restore_finished(channel, saved.finished)
 

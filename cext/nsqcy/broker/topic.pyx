@@ -303,6 +303,17 @@ cdef class Topic(TopicLog):
         channel.empty()
         self.record_channel(channel, done)
 
+    def pause_key(self, str name, bytes key, bint paused, done=None):
+        """Pause a key of a channel, or unpause it; see Channel.why_not_pause()."""
+        cdef Channel channel = self.channels[name]
+        channel.pause_key(key, paused)
+        self.record_channel(channel, done)
+
+    def empty_key(self, str name, bytes key, done=None):
+        """Drop the messages of a key that wait in a channel; see Channel.why_not_empty()."""
+        cdef Channel channel = self.channels[name]
+        channel.empty_key(key, lambda: self.record_channel(channel, done))
+
     def record_channel(self, Channel channel not None, done=None):
         """Record the state of a channel. An ephemeral channel has no state on disk."""
         if channel.ephemeral and done is not None:
@@ -652,7 +663,8 @@ cdef class Topic(TopicLog):
         if self.retains and self.oldest != NULL:
             return False
         for channel in self.channels.values():
-            if channel.depth() or channel.in_flight_count or channel.deferred_count:
+            if channel.depth() or channel.in_flight_count or channel.deferred_count \
+                    or channel.paused_keys:
                 return False
         return True
 

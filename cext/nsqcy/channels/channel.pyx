@@ -497,6 +497,7 @@ cdef class Channel(Dispatch):
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
         if self.keys is not None:
             self.keys.stop()
+        self.forget_emptied()
         self.prefetch = None
         self.visit_in_flight_list(NULL)
         table_forget_all(&self.table)

@@ -4,7 +4,8 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.base.core cimport (
-    FIRST_OF_AGES, HEAP_NOWHERE, Heap, HeapNode, HeapSlot, Histogram, Latency, Percentiles,
+    FIRST_OF_AGES, HEAP_NOWHERE, Heap, HeapNode, HeapSlot, Histogram, KeyHash, Latency,
+    Percentiles,
     heap_check, heap_due, heap_push, heap_remove, heap_update, histogram_add,
 )
 from nsqcy.storage.core cimport (
@@ -357,6 +358,36 @@ cdef class Discarded:
 
     cdef int free_some(self, int budget) noexcept
 
+# -- key_pauses --
+
+
+ctypedef struct KeySlot:
+    uint64_t high
+    uint64_t low
+    uint64_t seq                # 0: empty
+
+
+@cython.final
+cdef class KeyTable:
+    cdef KeySlot *slots
+    cdef uint32_t mask
+    cdef uint32_t count
+
+    cdef int add(self, uint64_t high, uint64_t low, uint64_t seq) except -1
+    cdef int grow(self) except -1
+    cdef void clear(self) noexcept
+
+    cdef inline KeySlot *slot_of(self, uint64_t high, uint64_t low) noexcept:
+        """Return the slot of a key, or the empty slot for it; there are slots."""
+        cdef uint32_t at = <uint32_t>low & self.mask
+        while self.slots[at].seq and (self.slots[at].low != low or self.slots[at].high != high):
+            at = (at + 1) & self.mask
+        return &self.slots[at]
+
+    cdef inline uint64_t seq_of(self, uint64_t high, uint64_t low) noexcept:
+        """Return the sequence number of a key; 0 if the key is not in the table."""
+        return 0 if self.count == 0 else self.slot_of(high, low).seq
+
 # -- key_index --
 
 
@@ -448,6 +479,9 @@ cdef class KeyIndex:
     cdef int64_t share                  # of a level, in billionths of a delivery
     cdef bint single                    # no rules: all messages are served in log order
     cdef bint sized                     # `sizes` is kept
+    cdef KeyTable pauses                # paused keys; None: no key is paused
+    cdef KeyTable emptied               # keys whose records before a seq are dropped; or None
+    cdef uint64_t emptied_items         # records that the scan has dropped
 
     # Keys.
     cdef Flow **pages
@@ -508,6 +542,9 @@ cdef class KeyIndex:
     cdef Flow *find_or_make(self, const MessageKey *key) except NULL
     cdef Flow *new_flow(self, const MessageKey *key) except NULL
     cdef Flow *first_of_key(self, const MessageKey *key) noexcept
+    cdef Flow *any_flow(self, const MessageKey *key) noexcept
+    cdef void update_hash(self, const KeyHash *hash) noexcept
+    cdef bint was_emptied(self, const Record *record) except -1
     cdef int grow_pages(self) except -1
     cdef int grow_buckets(self) except -1
     cdef void free_all(self) noexcept
@@ -823,11 +860,42 @@ cdef class Undeliverable(UnfinishedMessages):
         """Return whether a message is out of attempts."""
         return self.max_attempts and entry.attempts >= self.max_attempts
 
+# -- chosen keys: see key_pauses --
+
+
+@cython.final
+cdef class EmptiedKey:
+    cdef readonly bytes text
+    cdef readonly uint64_t seq      # the scan drops the key's records before this one
+    cdef KeyHash hash
+    cdef uint64_t place             # the index drops the key's messages before this place
+    cdef bint searched              # the index has no such message any more
+    cdef bint resolved              # the queue has no message whose key is not known
+    cdef object done                # None: already called
+
+
+cdef class ChosenKeys(Undeliverable):
+    cdef bint keyed                         # the policy has rules for keys
+    cdef readonly dict paused_keys          # their texts
+    cdef KeyTable pauses                    # their hashes; None: no key was ever paused
+    cdef readonly list emptied_keys         # EmptiedKey: their messages are being dropped
+    cdef readonly uint64_t emptied_count
+
+    cdef KeyHash hash_of(self, bytes text) except *
+    cdef int set_key_paused(self, bytes text, bint paused) except -1
+    cdef int add_emptied(self, bytes text, uint64_t seq, uint64_t place, done) except -1
+    cdef int set_emptied(self) except -1
+    cdef int drop_emptied(self) except -1
+    cdef bint is_emptied(self, EmptiedKey emptied) noexcept
+    cdef int answer_emptied(self, EmptiedKey emptied) except -1
+    cdef int drop_waiting(self, EmptiedKey emptied, int budget) except -1
+    cdef bint is_entry_emptied(self, const Entry *entry, const Record *record) except -1
+    cdef int forget_emptied(self) except -1
+
 # -- keyed_messages --
 
 
-cdef class KeyedMessages(Undeliverable):
-    cdef bint keyed                         # the policy has rules for keys
+cdef class KeyedMessages(ChosenKeys):
     cdef tuple rules                        # see set_rules()
     cdef bint unscanned                     # the last dispatch did not add all records to `keys`
     cdef bint parked                        # a search has returned messages
@@ -849,6 +917,7 @@ cdef class KeyedMessages(Undeliverable):
     cdef Entry *pop_keyed(self, Flow *flow) except? NULL
     cdef bint sift(self, Flow *flow, Entry *entry) except -1
     cdef int restore_taken(self, uint64_t first, bytes taken) except -1
+    cdef int restore_chosen(self, paused, emptied) except -1
     cdef int put_back(self, Entry *entry, uint32_t size) except -1
     cdef int drop_keyed(self, int budget) except -1
     cdef int sweep_expired(self) except -1
@@ -920,7 +989,6 @@ cdef class Channel(Dispatch):
         return self.max_depth != 0 and self.on_full == REJECT
 
     cdef uint64_t born_seq                  # fan-out position when the channel was created
-    cdef readonly uint64_t emptied_count
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t finish_count

@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memmove, memset
 
 from nsqcy.base.core cimport (
-    NSQCY_DEBUG, KeyHash, heap_first_due, heap_free, heap_init, heap_peek,
+    NSQCY_DEBUG, heap_first_due, heap_free, heap_init, heap_peek, key_hash,
 )
 from nsqcy.storage.core cimport (
     DEFERRED, NEVER, QUEUED, RECORD_ADDRESSED, RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES,
@@ -32,6 +32,7 @@ include "scheduler_state.pyx"
 include "key_index.pyx"
 include "deferred_and_in_flight.pyx"
 include "undeliverable.pyx"
+include "key_pauses.pyx"
 include "keyed_messages.pyx"
 include "dispatch.pyx"
 include "channel.pyx"

@@ -197,6 +197,21 @@ cdef class KeyIndex:
                 return self.flow_at(flow.key)
         return NULL
 
+    cdef Flow *any_flow(self, const MessageKey *key) noexcept:
+        """Return the first flow of a key; NULL if the key has none."""
+        return self.first_of_key(key) if self.urgent_first else self.find(key)
+
+    cdef void update_hash(self, const KeyHash *hash) noexcept:
+        """Handle a change of the rules for one key."""
+        cdef MessageKey key
+        cdef Flow *flow
+        key.high = hash.high
+        key.low = hash.low
+        key.level = 0
+        flow = self.any_flow(&key)
+        if flow != NULL:
+            self.update_key(flow)
+
     cdef int grow_pages(self) except -1:
         cdef uint32_t room = self.page_room
         cdef Flow **grown = <Flow **>realloc(self.pages, (room + 1) * sizeof(Flow *))
@@ -318,6 +333,8 @@ cdef class KeyIndex:
         """Return whether a rule forbids each message of a key. `key`: the key's first flow."""
         if is_without_key(key):
             return False
+        if self.pauses is not None and self.pauses.seq_of(key.high, key.low):
+            return True
         if key.held and (self.order or self.in_flight_per_key
                          and key.held >= self.in_flight_per_key):
             return True
@@ -582,12 +599,21 @@ cdef class KeyIndex:
                         and cursor.skipped > self.passed):
                     cursor.skipped += 1
                 self.set_bits(seq, seq + 1)
+            elif self.emptied is not None and self.was_emptied(record):
+                self.set_bits(seq, seq + 1)
+                cursor.skipped += 1
+                self.emptied_items += 1
             else:
                 self.add_record(record, at.offset)
             at.offset += record.length
             at.seq = seq + 1
         self.advance()
         return budget
+
+    cdef bint was_emptied(self, const Record *record) except -1:
+        """Return whether a record waited when its key was emptied."""
+        cdef KeyHash hash = record_key_hash(record, self.window.key_secret())
+        return record.seq < self.emptied.seq_of(hash.high, hash.low)
 
     cdef int add_record(self, Record *record, uint32_t offset) except -1:
         """Add the record at the scan position."""

@@ -18,7 +18,7 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     return (one > other) - (one < other)
 
 
-cdef class KeyedMessages(Undeliverable):
+cdef class KeyedMessages(ChosenKeys):
     # -- rules --
 
     cdef int set_rules(self, policy) except -1:
@@ -54,8 +54,10 @@ cdef class KeyedMessages(Undeliverable):
         keys.deferred = &self.timers
         keys.alarm.owner = self.alarm.owner
         keys.single = True
+        keys.pauses = self.pauses if self.paused_keys else None
         self.keys = keys
         self.watched = True
+        self.set_emptied()
         while entry != NULL:
             # A message that was restored has no place yet.
             entry.in_flight_list = <void *>(
@@ -148,6 +150,29 @@ cdef class KeyedMessages(Undeliverable):
             self.make_keys()
         return self.keys.restore_bits(first, taken)
 
+    # -- one key --
+
+    def pause_key(self, bytes text not None, bint paused):
+        """Pause a key, or unpause it: none of its messages is delivered until then."""
+        self.set_key_paused(text, paused)
+
+    def empty_key(self, bytes text not None, done=None):
+        """Drop the messages of a key that wait. Calls done() once the index has none of them; the
+        records that are not in the index yet are dropped when the scan finds them."""
+        self.prepare_keys(False)
+        self.add_emptied(text, self.window.fanout.seq, self.keys.arrive(), done)
+        self.touch_dirty()
+
+    cdef int restore_chosen(self, paused, emptied) except -1:
+        """Restore the paused keys, and the keys that were being emptied."""
+        for text in paused:
+            self.set_key_paused(text, True)
+        if emptied and self.keys is None:
+            self.make_keys()
+        for seq, text in emptied:
+            self.add_emptied(text, seq, 0, None)
+        return 0
+
     # -- each turn --
 
     cdef int prepare_keys(self, bint searching) except -1:
@@ -157,7 +182,7 @@ cdef class KeyedMessages(Undeliverable):
         if keys.single and not searching:
             if self.keyed:
                 self.rebuild_keys(False)
-            elif keys.started and keys.passed == 0:
+            elif keys.started and keys.passed == 0 and not self.emptied_keys:
                 return self.end_keys()
         keys.wake()
         self.unscanned = False
@@ -173,6 +198,8 @@ cdef class KeyedMessages(Undeliverable):
             keys.settle()
         if self.queue_first != NULL and not (searching and self.parked):
             self.resolve_keys()
+        if self.emptied_keys:
+            self.drop_emptied()
         return 0
 
     cdef bint waits_for_scan(self, const Entry *entry) noexcept:
@@ -183,6 +210,7 @@ cdef class KeyedMessages(Undeliverable):
         """Find the keys of queued messages."""
         cdef KeyIndex keys = self.keys
         cdef Entry *entry
+        cdef const Record *record
         while self.queue_first != NULL:
             entry = self.queue_first
             if self.waits_for_scan(entry):
@@ -191,7 +219,12 @@ cdef class KeyedMessages(Undeliverable):
                     and not self.at_hand(entry):
                 break
             self.unqueue_first()
-            keys.resolve(entry, NULL if keys.single else self.record_of(entry))
+            record = NULL if keys.single else self.record_of(entry)
+            if self.emptied_keys and self.is_entry_emptied(entry, record):
+                self.emptied_count += 1
+                self.drop_entry(entry)
+                continue
+            keys.resolve(entry, record)
             self.queued += 1
         return 0
 

@@ -1,5 +1,5 @@
-"""HTTP handlers that create, delete, empty, pause and seek topics and channels, and describe a
-topic's log."""
+"""HTTP handlers that create, delete, empty, pause and seek topics and channels, pause and empty
+keys, and describe a topic's log."""
 
 from nsqcy import names
 from nsqcy.daemon.topic_params import topic_and_channel
@@ -12,6 +12,8 @@ from nsqcy.nsqd.process_messages import positions
 from nsqcy.nsqd.process_messages import topic_verbs as verbs
 from nsqcy.nsqd.process_messages.master_verbs import ForgetPolicies
 from nsqcy.util.gotext import json_bytes
+
+MAX_KEY = 255  # bytes
 
 
 def create_topic(api: Context, request: Request) -> None:
@@ -73,6 +75,27 @@ def pause_channel(api: Context, request: Request) -> None:
 
 def unpause_channel(api: Context, request: Request) -> None:
     api.backend.at_owner(verbs.PauseChannel(*topic_and_channel(request), False))
+
+
+def pause_key(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.PauseKey(*topic_and_channel(request), key_of(request), True))
+
+
+def unpause_key(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.PauseKey(*topic_and_channel(request), key_of(request), False))
+
+
+def empty_key(api: Context, request: Request) -> None:
+    api.backend.at_owner(verbs.EmptyKey(*topic_and_channel(request), key_of(request)))
+
+
+def key_of(request: Request) -> str:
+    """Return the key of messages that the request names; bytes that are not UTF-8 are surrogates.
+    Raises HttpError."""
+    key = required(request.params, "key")
+    if not 1 <= len(key.encode("utf-8", "surrogateescape")) <= MAX_KEY:
+        raise HttpError(400, f"INVALID_KEY (allowed: 1 to {MAX_KEY} bytes)")
+    return key
 
 
 def _seek(api: Context, topic: str, channel: str, param: str, text: str, *, create: bool) -> Reply:

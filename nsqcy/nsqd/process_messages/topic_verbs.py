@@ -186,6 +186,41 @@ class PauseChannel(TopicVerb[None]):
             target.save_names()
 
 
+class PauseKey(TopicVerb[None]):
+    """Pause or resume a key of a channel. Raises Refused."""
+
+    topic: str
+    channel: str
+    key: str
+    paused: bool
+
+    def run(self, target: "TopicOwner") -> None:
+        found = target.topic_of(self.topic, self.channel)
+        key = self.key.encode("utf-8", "surrogateescape")
+        problem = found.channels[self.channel].why_not_pause(key)
+        if problem is not None:
+            raise Refused(problem)
+        with time_to_write():
+            target.make(found, lambda done: found.pause_key(self.channel, key, self.paused, done))
+
+
+class EmptyKey(TopicVerb[None]):
+    """Drop the messages of a key that wait in a channel. Raises Refused."""
+
+    topic: str
+    channel: str
+    key: str
+
+    def run(self, target: "TopicOwner") -> None:
+        found, channel = target.current_channel(self.topic, self.channel)
+        key = self.key.encode("utf-8", "surrogateescape")
+        problem = channel.why_not_empty()
+        if problem is not None:
+            raise Refused(problem)
+        with time_to_write():
+            target.make(found, lambda done: found.empty_key(self.channel, key, done))
+
+
 class SeekChannel(TopicVerb[int]):
     """Move a channel to a position in its topic's log, or create the channel there. Return the
     sequence number at which it begins."""

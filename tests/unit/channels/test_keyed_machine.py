@@ -377,6 +377,31 @@ class KeyedMachine(RuleBasedStateMachine):
         self.forget_held()
         self.settle()
 
+    @rule(key=st.sampled_from("abc"), paused=st.booleans())
+    def pause_key(self, key: str, paused: bool) -> None:
+        if not self.model.rules.keyed:
+            return
+        topic = self.core.topic("t")
+        assert topic is not None
+        topic.pause_key("c", key.encode(), paused)
+        self.model.pause_key(key, paused)
+        self.settle()
+
+    @rule(key=st.sampled_from("abc"))
+    def empty_key(self, key: str) -> None:
+        """A message that is too old may be dropped as such before."""
+        if not self.model.rules.keyed:
+            return
+        topic = self.core.topic("t")
+        assert topic is not None
+        before = self.channel.ledger()["dropped"]["emptied"]
+        dropped = sum(each.key == key for each in self.model.waiting)
+        topic.empty_key("c", key.encode())
+        self.model.empty_key(key)
+        self.settle()
+        if not self.ttl and self.is_exact:
+            assert self.channel.ledger()["dropped"]["emptied"] - before == dropped
+
     @rule(message=pick)
     def delete(self, message: int) -> None:
         """Drop a waiting message, whose id is known from an earlier delivery."""
@@ -443,6 +468,14 @@ class KeyedMachine(RuleBasedStateMachine):
         self.core.shard.load_topic(b"dead", False, {"d": False})
         self.consumers = []
         self.producer = self.core.client()
+        for key in sorted(self.model.paused_keys):
+            topic = self.core.topic("t")
+            assert topic is not None
+            assert topic.channels["c"].paused_keys.keys() == {
+                each.encode() for each in self.model.paused_keys
+            }
+            topic.pause_key("c", key.encode(), False)
+            self.model.paused_keys.remove(key)
         assert unfinished <= self.drain(ready) | self.buried()
         self.core.advance(10 * SECOND)  # no key is left that its rate blocks
         self.model = Channel(
@@ -450,6 +483,7 @@ class KeyedMachine(RuleBasedStateMachine):
             self.core.now,
             self.core.wall,
             paused=False,
+            paused_keys=self.model.paused_keys,
             arrivals=self.model.arrivals,
         )
         ledger = self.channel.ledger()

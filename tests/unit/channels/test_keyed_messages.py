@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqcy.config.policies import Policies
-from support.worker_core import MILLISECOND, SECOND, Client, Core
+from support.worker_core import MILLISECOND, SECOND, Client, Core, mpub
 
 SOURCES = {"key": "json:/k", "priority": "json:/p"}
 
@@ -207,3 +207,62 @@ def test_records_that_left_out_of_order_stay_away_without_rules(make):
     channel.restart()
     client = channel.consumer(1)
     assert all_in_turn(channel, client, 3) == [2, 3, 5]
+
+
+def test_a_paused_key_blocks_alone(make):
+    channel = make(fair=True, urgent_first=True)
+    topic = channel.core.topic("t")
+    channel.publish("a", "b", "a", priority=3)
+    channel.publish("a", "b")
+    topic.pause_key("c", b"a", True)
+    client = channel.consumer(10)
+    assert numbers(client) == [2, 5]
+    topic.pause_key("c", b"a", False)
+    channel.core.settle()
+    assert numbers(client) == [1, 3, 4]
+
+
+def test_emptying_a_key_reaches_what_is_not_in_the_index(make):
+    channel = make(fair=True)
+    channel.publish(*"abcabc")
+    channel.restart()
+    topic = channel.core.topic("t")
+    # The index is built from the next dispatch on.
+    done = []
+    channel.publish("a")
+    topic.empty_key("c", b"a", done.append)
+    channel.core.settle()
+    assert done == [None]
+    assert not topic.channels["c"].emptied_keys
+    assert topic.channels["c"].ledger()["dropped"]["emptied"] == 3
+    channel.publish("a")
+    client = channel.consumer(10)
+    assert sorted(numbers(client)) == [2, 3, 5, 6, 8]
+
+
+def test_an_emptied_key_that_the_scan_has_not_reached_survives_a_restart(tmp_path):
+    channel = Channel(tmp_path, fair=True)
+    channel.core.topic("t").pause_channel("c", True)
+    for _ in range(10):
+        channel.producer.ask(mpub("t", [b'{"k": "ab"}', b'{"k": "b", "n": 1}'] * 2000))
+    channel.core.settle()
+    channel.restart()
+    topic = channel.core.topic("t")
+    topic.empty_key("c", b"ab")
+    (emptied,) = topic.channels["c"].emptied_keys
+    assert (emptied.text, emptied.seq) == (b"ab", 40_001)
+    channel.restart()
+    topic = channel.core.topic("t")
+    assert topic.channels["c"].ledger()["queued"] == 20_000
+    assert not topic.channels["c"].emptied_keys
+    channel.core.close()
+
+
+def test_keys_stay_paused_without_rules_and_messages(make):
+    channel = make(order="key")
+    channel.core.topic("t").pause_key("c", b"a", True)
+    channel.change()
+    channel.restart()
+    channel.change(order="key")
+    channel.publish("a", "b")
+    assert numbers(channel.consumer(10)) == [2]

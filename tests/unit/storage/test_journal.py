@@ -50,6 +50,7 @@ entries = st.builds(
 )
 entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
 ranges = st.lists(st.tuples(u64, u64), max_size=3).map(tuple)
+keys = st.binary(min_size=1, max_size=255)
 channels = st.builds(
     ChannelState,
     names,
@@ -60,6 +61,8 @@ channels = st.builds(
     ranges,
     u64,
     transfers=st.lists(st.builds(TransferRun, u64, u64, names), max_size=2).map(tuple),
+    paused_keys=st.lists(keys, max_size=2).map(tuple),
+    emptied_keys=st.lists(st.tuples(u64, keys), max_size=2).map(tuple),
 )
 i64 = st.integers(-(2**63), 2**63 - 1)
 u32 = st.integers(0, 2**32 - 1)
