@@ -27,7 +27,7 @@ with Producer(TCP, codec="json") as producer:
     for _ in range(RESETS):
         producer.publish("push", {"text": "password reset", "priority": 9})
 
-texts = []
+texts: list[str] = []
 with Consumer("push", "senders", TCP) as consumer:
     while len(texts) < NEWSLETTERS + RESETS:
         message = consumer.get(timeout=10)

@@ -265,6 +265,10 @@ PAGES: dict[str, Blocks] = {
         "priorities.py",
         "idempotency.py",
     ),
+    "guides/many-tenants.md": examples("tenant_mailer.py"),
+    "guides/ordered-processing.md": examples("account_events.py"),
+    "guides/priorities.md": examples("urgent_first.py"),
+    "guides/publishing-once.md": examples("webhooks.py"),
     "guides/tracing.md": examples("traced_worker.py"),
     "guides/worker.md": examples("worker.py", "async_worker.py"),
     "reference/commands.md": {

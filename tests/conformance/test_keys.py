@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conftest import Starter, one_worker
-from nsqcy.testing.http_requests import Web
+from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.testing.wire_client import Conn, Message, Silence
 from support.nsqd_process import Nsqd, run
 
@@ -163,6 +163,21 @@ def test_a_dead_letter_releases_its_key(shared: Nsqd, topic: str) -> None:
     assert names(shared.connect().sub(dead, "c", rdy=1), 1) == ["a0"]
 
 
+def test_a_redriven_message_is_the_last_of_its_key(shared: Nsqd, topic: str) -> None:
+    dead = f"{topic}-dead"
+    shared.web.create(dead, "c")
+    prepare(shared, topic, order="key", max_attempts=1, dead_letter_topic=dead)
+    publish(shared, topic, "aaa")
+    conn = shared.connect().sub(topic, "c", rdy=5)
+    conn.req(conn.message())
+    second = conn.message()
+    eventually(lambda: (shared.web.channel(dead, "c") or {})["depth"] == 1)
+    assert shared.web.post("/channel/redrive", topic=dead, channel="c").status == 200
+    eventually(lambda: (shared.web.channel(topic, "c") or {})["depth"] == 2)
+    conn.fin(second)
+    assert (named(second), names(conn, 2)) == ("a1", ["a2", "a0"])
+
+
 def test_a_deferred_message_takes_its_place_when_it_is_due(shared: Nsqd, topic: str) -> None:
     prepare(shared, topic, order="key")
     with shared.connect() as producer:
@@ -236,6 +251,20 @@ def test_a_new_key_waits_for_one_turn_of_each_other_key(shared: Nsqd, topic: str
     assert "c0" in names(conn, 3)
 
 
+def test_without_order_a_delay_does_not_block_the_key(shared: Nsqd, topic: str) -> None:
+    prepare(shared, topic, fair=True)
+    publish(shared, topic, "aab")
+    conn = shared.connect().sub(topic, "c", rdy=1)
+    conn.req(conn.message(), 500)
+    assert names(conn, 3) == ["b2", "a1", "a0"]
+
+
+def test_order_and_turns_and_limits(shared: Nsqd, topic: str) -> None:
+    prepare(shared, topic, order="key", fair=True, in_flight_per_key=3, key_rate=1000)
+    publish(shared, topic, "aaab")
+    assert names(shared.connect().sub(topic, "c", rdy=1), 4) == ["a0", "b3", "a1", "a2"]
+
+
 def test_a_limit_blocks_only_its_key(shared: Nsqd, topic: str) -> None:
     prepare(shared, topic, fair=True, in_flight_per_key=2)
     publish(shared, topic, "aaaab..")
@@ -284,6 +313,47 @@ def test_a_lower_priority_gets_its_share(
         producer.mpub(topic, [body("a", number, 9) for number in range(1, 101)])
     conn = shared.connect().sub(topic, "c", rdy=1)
     assert names(conn, until + 1).index("a0") in (until - 1, until)
+
+
+def test_every_lower_priority_gets_its_share(shared: Nsqd, topic: str) -> None:
+    prepare(shared, topic, urgent_first=True, priority_share=0.1)
+    with shared.connect() as producer:
+        for priority in range(10):
+            producer.mpub(topic, [body("a", priority, priority)] * 20)
+    conn = shared.connect().sub(topic, "c", rdy=1)
+    found = [json.loads(each.body)["p"] for each in conn.take(100)]
+    assert all(found.count(priority) >= 9 for priority in range(10))
+
+
+def test_a_requeued_message_keeps_its_priority(shared: Nsqd, topic: str) -> None:
+    prepare(shared, topic, urgent_first=True)
+    with shared.connect() as producer:
+        for number, priority in enumerate([0, 5, 5, 9]):
+            producer.pub(topic, body("a", number, priority))
+    conn = shared.connect().sub(topic, "c", rdy=1)
+    assert names(conn, 1) == ["a3"]
+    conn.req(conn.message())
+    assert names(conn, 3) == ["a2", "a1", "a0"]  # behind those that waited
+
+
+def test_a_limit_does_not_delay_lower_priorities(shared: Nsqd, topic: str) -> None:
+    prepare(shared, topic, urgent_first=True, in_flight_per_key=1)
+    with shared.connect() as producer:
+        producer.pub(topic, body("a", 0, 9), body("a", 1, 9), body("b", 2, 0))
+    conn = shared.connect().sub(topic, "c", rdy=5)
+    assert list(map(named, conn.messages(2))) == ["a0", "b2"]
+    conn.nothing(0.2)
+
+
+def test_what_counts_as_a_priority(shared: Nsqd, topic: str) -> None:
+    prepare(shared, topic, urgent_first=True, priority_share=0)
+    values: list[Any] = [None, -1, "high", 10, True, 3, "8"]
+    with shared.connect() as producer:
+        for value in values:
+            producer.pub(topic, json.dumps({"p": value}).encode())
+    conn = shared.connect().sub(topic, "c", rdy=1)
+    found = [json.loads(each.body)["p"] for each in conn.take(7)]
+    assert found == ["8", 3, *values[:5]]
 
 
 def test_headers_over_http(shared: Nsqd, topic: str) -> None:

@@ -147,6 +147,7 @@ UNTYPED = {
     ("from-redis", "from arq"): BEFORE,
     ("from-redis", "import json\n\nimport redis"): BEFORE,
     ("from-redis", "import redis"): BEFORE,
+    ("several-nsqds", "producer = Producer("): NAMES,
     ("taskiq", "pip install"): MACHINE,
     ("taskiq", 'broker = NsqBroker("127'): "examples/taskiq_app.py has this line",
     ("taskiq", "broker = NsqBroker(\n"): "tests/integrations/test_taskiq_broker.py has the options",

@@ -53,6 +53,8 @@ LIMIT = "a limit that nsqcy enforces"
 SETTING = "an option or its default"
 ALLOWED = {
     ("docs/NSQADMIN.md", "needs 34,560 bytes"): "the size of its arrays",
+    ("docs/POLICIES.md", "needs at most 40 bytes"): "the size of its arrays",
+    ("docs/internals/keys.md", "costs 24 bytes"): "the size of its arrays",
     ("docs/REPLICATION.md", "4 MiB/s"): SETTING,
     ("docs/SPARK.md", "need 2 GB"): SETTING,
     ("docs/internals/broker.md", "32 per second"): LIMIT,
