@@ -1,4 +1,4 @@
-"""Many tenants: a mailer for 100 tenants, one of which floods.
+"""Many tenants: a mailer for 100 tenants, while one tenant floods.
 
     nsqcy up                      # in another terminal
     python examples/tenant_mailer.py

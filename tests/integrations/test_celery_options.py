@@ -1,5 +1,7 @@
 """Options of the transport with real workers: priorities, cancelling, remote control, TLS, AUTH."""
 
+import itertools
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +15,7 @@ pytest.importorskip("celery")
 from nsqcy.testing import certificates, nsqd
 from nsqcy.testing.http_requests import Web, eventually
 from support import users_file
-from support.celery_process import LIMIT, broker_and_shop, in_flight, shop_on, until
+from support.celery_process import LIMIT, CeleryShop, broker_and_shop, in_flight, shop_on, until
 from support.fake_auth_server import AuthServer
 from support.nsqd_process import free_port
 
@@ -35,6 +37,77 @@ for priority in (9, 5, 6, 3, 0):
         until(lambda: in_flight(shop) == 6, "the worker has received every message")
         gate.touch()
         assert [each["result"] for each in shop.has_notes("add", 5)] == [0, 5, 3, 9, 6]
+
+
+JSON_PRIORITY = {"priority": "json:/properties/priority"}
+
+
+@pytest.mark.parametrize(
+    ("options", "topic"), [({"headers": True}, {}), ({}, JSON_PRIORITY)], ids=["headers", "json"]
+)
+def test_nsqd_delivers_urgent_tasks_first(
+    tmp_path: Path, options: dict[str, object], topic: dict[str, object]
+) -> None:
+    with broker_and_shop(tmp_path, **options) as (_, shop):
+        gate = tmp_path / "gate"
+        set_policies(shop, topic, {"urgent_first": True})
+        shop.environment["SHOP_MULTIPLIER"] = "1"
+        shop.start("--concurrency", "1", pool="threads")
+        shop.run("import sys; hang.delay(sys.argv[1])", str(gate))
+        shop.has_notes("hang", 1)
+        program = """
+add.delay(0, 0)
+for priority in (3, 9, 5, 9):
+    add.apply_async((priority, 0), priority=priority)
+"""
+        shop.run(program)
+        gate.touch()
+        assert [each["result"] for each in shop.has_notes("add", 5)] == [9, 9, 5, 3, 0]
+
+
+def set_policies(shop: CeleryShop, topic: object, channel: object) -> None:
+    web = shop.web()
+    assert web.put("/topic/config", json.dumps(topic).encode(), topic="celery").status == 200
+    answer = web.put(
+        "/channel/config", json.dumps(channel).encode(), topic="celery", channel="celery"
+    )
+    assert answer.status == 200
+
+
+def test_tasks_with_the_same_key_run_one_at_a_time(tmp_path: Path) -> None:
+    with broker_and_shop(tmp_path, headers=True) as (_, shop):
+        gate = tmp_path / "gate"
+        set_policies(shop, {}, {"order": "key"})
+        shop.start("--concurrency", "4", pool="threads")
+        program = """
+import sys
+for key in ("a", "a", 7, "a"):
+    hang.apply_async((sys.argv[1],), headers={"key": key})
+"""
+        shop.run(program, str(gate))
+        shop.has_notes("hang", 2)
+        assert in_flight(shop) == 2
+        gate.touch()
+        shop.has_notes("hang", 8)
+        changes = [1 if each["state"] == "begun" else -1 for each in shop.notes("hang")]
+        assert max(itertools.accumulate(changes)) == 2
+
+
+def test_a_repeated_task_is_kept_once_but_its_retries_are_kept(tmp_path: Path) -> None:
+    with broker_and_shop(tmp_path, headers=True) as (_, shop):
+        set_policies(shop, {"dedup_window": "10m"}, {})
+        shop.start()
+        program = """
+for number in (1, 1, 2):
+    again.apply_async((number,), headers={"dedup_id": f"again {number}"})
+"""
+        shop.run(program)
+        notes = shop.has_notes("again", 6)
+        assert sorted((each["number"], each["retries"]) for each in notes) == [
+            (number, retries) for number in (1, 2) for retries in (0, 1, 2)
+        ]
+        (topic,) = shop.web().stats(topic="celery")["topics"]
+        assert topic["duplicates"] == 1
 
 
 def test_a_task_with_a_countdown_is_cancelled_in_nsqd(tmp_path: Path) -> None:

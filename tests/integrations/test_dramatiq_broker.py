@@ -128,6 +128,111 @@ def test_delayed_and_dead_names_of_a_queue_declare_the_queue(broker: NsqBroker) 
     assert broker.get_declared_delay_queues() == set()
 
 
+# -- keys, priorities and deduplication ids
+
+
+def prepare(daemon: Nsqd, broker: NsqBroker, topic: object, channel: object) -> None:
+    """Set the policies of the default queue, and create its channel."""
+    web, name = Web.at(daemon.http_address), broker.topic("default")
+    assert web.put("/topic/config", json.dumps(topic).encode(), topic=name).status == 200
+    answer = web.put(
+        "/channel/config", json.dumps(channel).encode(), topic=name, channel="dramatiq"
+    )
+    assert answer.status == 200
+    web.create(name, "dramatiq")
+
+
+JSON_PRIORITY = {"priority": "json:/options/broker_priority"}
+
+
+@pytest.mark.parametrize(
+    ("options", "topic"), [({"headers": True}, {}), ({}, JSON_PRIORITY)], ids=["headers", "json"]
+)
+def test_nsqd_delivers_urgent_messages_first(
+    daemon: Nsqd, make_broker: MakeBroker, options: dict[str, Any], topic: dict[str, Any]
+) -> None:
+    broker = make_broker(**options)
+    prepare(daemon, broker, topic, {"urgent_first": True})
+    ran: list[int] = []
+    actor = dramatiq.actor(ran.append, actor_name="append", broker=broker)
+    for priority in (3, 9, 5, 9):
+        actor.send_with_options(args=(priority,), broker_priority=priority)
+    actor.send(0)
+    with running(broker):
+        broker.join("default", timeout=LIMIT)
+    assert ran == [9, 9, 5, 3, 0]
+
+
+def test_an_actor_has_a_priority_and_a_message_may_have_another(
+    daemon: Nsqd, make_broker: MakeBroker
+) -> None:
+    broker = make_broker(headers=True)
+    prepare(daemon, broker, {}, {"urgent_first": True})
+    ran: list[str] = []
+    bulk = dramatiq.actor(ran.append, actor_name="bulk", broker=broker)
+    urgent = dramatiq.actor(ran.append, actor_name="urgent", broker=broker, broker_priority=200)
+    bulk.send("bulk")
+    urgent.send_with_options(args=("second",), broker_priority=5)
+    urgent.send("first")  # 200 counts as 9
+    with running(broker):
+        broker.join("default", timeout=LIMIT)
+    assert ran == ["first", "second", "bulk"]
+
+
+def test_messages_with_the_same_key_are_processed_one_at_a_time(
+    daemon: Nsqd, make_broker: MakeBroker
+) -> None:
+    broker = make_broker(headers=True)
+    prepare(daemon, broker, {}, {"order": "key"})
+    held: set[int] = set()
+    ran: list[tuple[int, int]] = []
+    twice: list[int] = []
+
+    def work(key: int, number: int) -> None:
+        twice.extend(held & {key})
+        held.add(key)
+        ran.append((key, number))
+        held.discard(key)
+
+    actor = dramatiq.actor(work, actor_name="work", broker=broker)
+    for number in range(20):
+        for key in range(3):
+            actor.send_with_options(args=(key, number), key=key)
+    with running(broker, threads=4):
+        broker.join("default", timeout=LIMIT)
+    assert twice == []
+    for key in range(3):
+        assert [number for each, number in ran if each == key] == list(range(20))
+
+
+def test_a_repeated_message_is_kept_once_but_its_retries_are_kept(
+    daemon: Nsqd, make_broker: MakeBroker
+) -> None:
+    broker = make_broker(headers=True)
+    prepare(daemon, broker, {"dedup_window": "10m"}, {})
+    ran: list[int] = []
+
+    def fail(number: int) -> None:
+        ran.append(number)
+        raise ValueError("not yet")
+
+    actor = dramatiq.actor(
+        fail, actor_name="fail", broker=broker, max_retries=2, min_backoff=10, max_backoff=20
+    )
+    for number in (1, 1, 2):
+        actor.send_with_options(args=(number,), dedup_id=f"fail {number}")
+    with running(broker):
+        broker.join("default", timeout=LIMIT)
+    assert sorted(ran) == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_key_must_be_a_text_or_a_number(make_broker: MakeBroker) -> None:
+    actor = dramatiq.actor(print, actor_name="print", broker=make_broker(headers=True))
+    for options in ({"key": True}, {"dedup_id": {}}, {"broker_priority": "high"}):
+        with pytest.raises(ValueError, match=r"must be a (text or a )?number"):
+            actor.send_with_options(**options)
+
+
 # -- delays
 
 

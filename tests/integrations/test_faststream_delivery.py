@@ -224,6 +224,79 @@ def test_a_delay_longer_than_the_limit_is_served_in_parts(daemon: Nsqd) -> None:
     run(broker, work)
 
 
+@pytest.mark.parametrize("how", ["broker", "publisher", "result", "batch"])
+def test_a_message_has_a_key_and_a_priority(daemon: Nsqd, kind: str, how: str) -> None:
+    topic = f"fsd-keys-{how}-{kind[0]}"
+    broker, seen = NsqBroker(daemon.tcp_address), list[dict[str, str]]()
+    publisher = broker.publisher(topic, priority=7)
+
+    @broker.subscriber(f"{topic}-in")
+    @broker.publisher(topic, priority=7)
+    async def answer(text: str) -> NsqResponse:
+        return NsqResponse(text, key="ada")
+
+    @broker.subscriber(topic)
+    async def see(text: str, message: NsqMessage) -> None:
+        seen.append({name: str(message.headers.get(name)) for name in ("key", "priority")})
+
+    async def work(running: NsqBroker) -> None:
+        if how == "broker":
+            await running.publish("x", topic, key="ada", priority=7)
+        elif how == "publisher":
+            await publisher.publish("x", key="ada")
+        elif how == "result":
+            await running.publish("x", f"{topic}-in")
+        else:
+            await running.publish_batch("x", topic=topic, key="ada", priority=7)
+        await until(lambda: bool(seen))
+
+    run(broker, work, kind)
+    assert seen == [{"key": "ada", "priority": "7"}]
+
+
+def test_nsqd_delivers_urgent_messages_first_and_each_once(daemon: Nsqd) -> None:
+    broker, seen = NsqBroker(daemon.tcp_address), list[int]()
+    web, topic = web_of(daemon), "fsd-urgent"
+    assert web.put("/topic/config", b'{"dedup_window": "10m"}', topic=topic).status == 200
+    rules = b'{"urgent_first": true}'
+    assert web.put("/channel/config", rules, topic=topic, channel="faststream").status == 200
+    web.create(topic, "faststream")
+
+    async def publish() -> None:
+        async with NsqBroker(daemon.tcp_address) as publisher:
+            for priority in (3, 9, 5, 9):
+                await publisher.publish(priority, topic, priority=priority, dedup_id=str(priority))
+            await publisher.publish(0, topic)
+
+    @broker.subscriber(topic)
+    async def see(number: int) -> None:
+        seen.append(number)
+
+    async def work(running: NsqBroker) -> None:
+        await until(lambda: len(seen) == 4)
+
+    asyncio.run(publish())
+    run(broker, work)
+    assert seen == [9, 5, 3, 0]
+
+
+def test_keys_that_cannot_be_published(daemon: Nsqd, kind: str) -> None:
+    broker = NsqBroker(daemon.tcp_address)
+    plain = NsqBroker(daemon.tcp_address, headers=False)
+
+    async def work(running: NsqBroker) -> None:
+        for keys in ({"key": ""}, {"priority": 10}, {"dedup_id": "x" * 256}):
+            with pytest.raises(ValueError, match=r"must (be|have) from"):
+                await running.publish("x", "fsd-plain", **keys)
+
+    async def without(running: NsqBroker) -> None:
+        with pytest.raises(ValueError, match="priority require a broker with headers=True"):
+            await running.publish("x", "fsd-plain", key="ada")
+
+    run(broker, work, kind)
+    run(plain, without, kind)
+
+
 def test_what_needs_headers_is_refused_without_them(daemon: Nsqd, kind: str) -> None:
     broker = NsqBroker(daemon.tcp_address, headers=False)
 

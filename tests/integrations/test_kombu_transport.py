@@ -24,7 +24,7 @@ from nsqcy.integrations.kombu.inbox import Inbox
 from nsqcy.integrations.kombu.payloads import encoded, payload_of, seconds_until, task_of
 from nsqcy.integrations.kombu.rejected import ERROR_HEADER, Unacked
 from nsqcy.integrations.kombu.settings import settings
-from nsqcy.integrations.kombu.topics import Topics
+from nsqcy.integrations.kombu.topics import Source, Topics
 from nsqcy.integrations.kombu.transport import Transport
 from nsqcy.integrations.queue_names import nsq_name
 from nsqcy.names import is_valid_name
@@ -165,6 +165,14 @@ def test_headers_and_ids_have_the_types_of_kombus_json(value: object) -> None:
     assert payload_of(received) == sent
     rejected: Any = Received(Unacked(received, "q", None).dead_letter("why"))  # type: ignore[arg-type]
     assert payload_of(rejected)["headers"] == sent["headers"] | {ERROR_HEADER: "why"}
+
+
+def test_a_dead_letter_has_the_key_and_the_priority_of_its_message() -> None:
+    headers = {"key": "customer-7", "priority": "5", "dedup-id": "mail-17"}
+    message: Any = Mock(headers=headers, id=b"0" * 16, attempts=3, timestamp=1)
+    found = Unacked(message, "mail", Source("mail", "celery")).headers(None)
+    assert found.items() >= {"key": "customer-7", "priority": "5", "reason": "rejected"}.items()
+    assert "dedup-id" not in found
 
 
 def test_a_consumer_that_has_failed_makes_the_program_connect_again() -> None:

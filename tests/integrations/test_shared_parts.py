@@ -9,6 +9,7 @@ import pytest
 from nsqcy.client import AlreadyAnswered, Message
 from nsqcy.integrations.client_options import sorted_options
 from nsqcy.integrations.delays import milliseconds, remaining
+from nsqcy.integrations.message_keys import message_keys
 from nsqcy.integrations.unanswered import Unanswered
 
 
@@ -50,6 +51,31 @@ def test_options_are_sorted_for_consumers_and_producers() -> None:
         sorted_options({"retrys": 2})
     with pytest.raises(TypeError, match="no option 'max_tries'"):
         sorted_options({"max_tries": 2}, own=("max_tries",))
+
+
+@pytest.mark.parametrize(
+    ("options", "priority", "is_retry", "expected"),
+    [
+        ({}, None, False, {}),
+        ({"key": "a", "dedup_id": 7}, 9, False, {"key": "a", "dedup_id": "7", "priority": 9}),
+        ({"key": 7, "dedup_id": "x"}, "5", True, {"key": "7", "priority": 5}),
+        ({}, 200, False, {"priority": 9}),
+        ({}, -1, False, {}),
+        ({}, 0, False, {}),
+    ],
+)
+def test_keys_of_a_message(
+    options: dict[str, Any], priority: Any, is_retry: bool, expected: dict[str, Any]
+) -> None:
+    assert message_keys(options, priority, is_retry=is_retry) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "priority"), [({"key": True}, 0), ({"dedup_id": []}, 0), ({}, "high")]
+)
+def test_bad_keys_of_a_message(options: dict[str, Any], priority: Any) -> None:
+    with pytest.raises(ValueError, match="must be a"):
+        message_keys(options, priority, is_retry=False)
 
 
 @pytest.mark.parametrize(

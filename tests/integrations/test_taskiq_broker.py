@@ -1,6 +1,7 @@
 """The taskiq broker and its schedule source, with taskiq's receiver in the tests' own process."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, closing
@@ -107,6 +108,117 @@ async def working(broker: NsqBroker, **options: Any) -> AsyncIterator[None]:
 async def until(holds: Callable[[], bool]) -> None:
     while not await asyncio.to_thread(holds):
         await asyncio.sleep(0.01)
+
+
+# -- keys, priorities and deduplication ids
+
+
+def prepare(daemon: Nsqd, queue: str, topic: object, channel: object) -> None:
+    """Set the policies of a queue, and create its channel."""
+    web = Web.at(daemon.http_address)
+    assert web.put("/topic/config", json.dumps(topic).encode(), topic=queue).status == 200
+    answer = web.put("/channel/config", json.dumps(channel).encode(), topic=queue, channel="taskiq")
+    assert answer.status == 200
+    web.create(queue, "taskiq")
+
+
+class Numbers:
+    """Records the numbers with which a task has run, and keys that ran twice at a time."""
+
+    def __init__(self, broker: NsqBroker, failures: int = 0, **labels: Any) -> None:
+        self.found: list[int] = []
+        self.twice: list[int] = []
+        held: set[int] = set()
+
+        @broker.task("number", **labels)
+        async def run(number: int, key: int = 0) -> None:
+            self.twice.extend(held & {key})
+            held.add(key)
+            await asyncio.sleep(0)
+            held.discard(key)
+            self.found.append(number)
+            if self.found.count(number) <= failures:
+                raise OSError("not yet")
+
+        self.task: Any = run
+
+    async def reach(self, count: int) -> None:
+        while len(self.found) < count:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "topic"),
+    [({"headers": True}, {}), ({}, {"priority": "json:/labels/priority"})],
+    ids=["headers", "json"],
+)
+def test_nsqd_delivers_urgent_tasks_first(
+    daemon: Nsqd, queue: str, options: dict[str, Any], topic: dict[str, Any]
+) -> None:
+    prepare(daemon, queue, topic, {"urgent_first": True})
+    broker = NsqBroker(daemon.tcp_address, queue_name=queue, max_in_flight=1, **options)
+    numbers = Numbers(broker)
+
+    async def main() -> None:
+        await broker.startup()
+        for priority in (3, 9, 5, 9):
+            await numbers.task.kicker().with_labels(priority=priority).kiq(priority)
+        await numbers.task.kiq(0)
+        async with working(broker, max_async_tasks=1):
+            await numbers.reach(5)
+
+    run(main())
+    assert numbers.found == [9, 9, 5, 3, 0]
+
+
+def test_tasks_with_the_same_key_run_one_at_a_time(daemon: Nsqd, queue: str) -> None:
+    prepare(daemon, queue, {}, {"order": "key"})
+    broker = NsqBroker(daemon.tcp_address, queue_name=queue, headers=True)
+    numbers = Numbers(broker)
+
+    async def main() -> None:
+        await broker.startup()
+        for number in range(30):
+            kicker = numbers.task.kicker().with_labels(key=f"customer-{number % 3}")
+            await kicker.kiq(number, number % 3)
+        async with working(broker):
+            await numbers.reach(30)
+
+    run(main())
+    assert numbers.twice == []
+    for key in range(3):
+        assert [each for each in numbers.found if each % 3 == key] == list(range(key, 30, 3))
+
+
+def test_a_repeated_task_is_kept_once_but_its_retries_are_kept(daemon: Nsqd, queue: str) -> None:
+    prepare(daemon, queue, {"dedup_window": "10m"}, {})
+    broker = NsqBroker(daemon.tcp_address, queue_name=queue, headers=True)
+    broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=5))
+    numbers = Numbers(broker, failures=2, retry_on_error=True)
+
+    async def main() -> None:
+        await broker.startup()
+        for number in (1, 1, 2):
+            await numbers.task.kicker().with_labels(dedup_id=f"n{number}").kiq(number)
+        async with working(broker):
+            await numbers.reach(6)
+
+    run(main())
+    assert sorted(numbers.found) == [1, 1, 1, 2, 2, 2]
+
+
+def test_bad_keys_and_priorities_are_refused(daemon: Nsqd, queue: str) -> None:
+    broker = NsqBroker(daemon.tcp_address, queue_name=queue, headers=True)
+    numbers = Numbers(broker)
+
+    async def main() -> None:
+        await broker.startup()
+        for labels in ({"key": "x" * 256}, {"dedup_id": ""}, {"priority": "high"}):
+            with pytest.raises(SendTaskError):
+                await numbers.task.kicker().with_labels(**labels).kiq(1)
+        await broker.shutdown()
+
+    run(main())
 
 
 # -- delays

@@ -18,9 +18,11 @@ from nsqcy.integrations.client_options import demand_queue_pattern, demand_secon
 from nsqcy.integrations.delays import DEFAULT_MAX_DEFER, milliseconds
 from nsqcy.integrations.dramatiq.connections import Connections, Settings
 from nsqcy.integrations.dramatiq.consumer import ETA, NsqConsumer, NsqMessage, seconds_left
+from nsqcy.integrations.message_keys import DEDUP_ID, KEY, MessageKeys, message_keys
 from nsqcy.integrations.queue_management import QueueManagement
 from nsqcy.integrations.queue_names import nsq_name
 
+PRIORITY = "broker_priority"  # RabbitmqBroker's option, where 9 comes first as well
 DEAD_LETTERS = "{queue}.XQ"  # the name that Dramatiq's other brokers use
 
 
@@ -40,6 +42,8 @@ class NsqBroker(dramatiq.Broker):
       report them; a fixed nsqd's HTTP port is the one after its TCP port
 
     Other options are the client's, for example `tls_v1`, `auth_secret`, `durability` and `retries`.
+    With the client's option `headers`, the options `key`, `dedup_id` and `broker_priority` of an
+    actor or a message become those of nsqd's message.
     Raises ValueError and TypeError for unknown or invalid options.
     """
 
@@ -62,6 +66,7 @@ class NsqBroker(dramatiq.Broker):
         demand_seconds("max_defer", max_defer)
         demand_seconds("publish_timeout", publish_timeout)
         demand_queue_pattern("dead_letter_queue", dead_letter_queue)
+        self.actor_options |= {KEY, DEDUP_ID, PRIORITY}
         self.queues: set[str] = set()
         self._topic_prefix = topic_prefix
         self._dead_letters = dead_letter_queue
@@ -111,7 +116,8 @@ class NsqBroker(dramatiq.Broker):
         """Publish a message; return once nsqd has confirmed it.
 
         delay: milliseconds until nsqd delivers it. Raises ConnectionClosed if no nsqd confirms it
-        in time, and BrokerError if nsqd refuses it.
+        in time, BrokerError if nsqd refuses it, and ValueError for a key that is neither a text nor
+        a number.
         """
         options = {} if delay is None else {ETA: current_millis() + delay}
         message = message.copy(queue_name=q_name(message.queue_name), options=options)
@@ -119,15 +125,26 @@ class NsqBroker(dramatiq.Broker):
             "Enqueueing message %r on queue %r.", message.message_id, message.queue_name
         )
         self.emit_before("enqueue", message, delay)
-        self._publish(self.topic(message.queue_name), message.encode(), seconds_left(message))
+        topic, keys = self.topic(message.queue_name), self._keys_of(message)
+        self._publish(topic, message.encode(), seconds_left(message), keys)
         self.emit_after("enqueue", message, delay)
         return message
 
-    def _publish(self, topic: str, body: bytes, delay: float = 0.0) -> None:
+    def _keys_of(self, message: "Message[Any]") -> MessageKeys:
+        if not self._settings.has_headers:
+            return MessageKeys()
+        actor = self.actors.get(message.actor_name)
+        options = (actor.options if actor else {}) | message.options
+        return message_keys(options, options.get(PRIORITY), is_retry=bool(options.get("retries")))
+
+    def _publish(
+        self, topic: str, body: bytes, delay: float = 0.0, keys: MessageKeys | None = None
+    ) -> None:
         """Publish a body that is due in `delay` seconds. Raises BrokerError."""
         defer = milliseconds(delay, self._max_defer)
+        producer, timeout = self._connected().producer, self._publish_timeout
         with self._publishing.errors():
-            self._connected().producer.publish(topic, body, defer, timeout=self._publish_timeout)
+            producer.publish(topic, body, defer, timeout=timeout, **(keys or {}))
 
     def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the middleware. Raises SkipMessage for a message that has waited in the worker while

@@ -49,6 +49,11 @@ class Settings:
         return self._producer.get("auth_secret")
 
     @property
+    def has_headers(self) -> bool:
+        """Whether messages may have headers of nsqd."""
+        return bool(self._producer.get("headers"))
+
+    @property
     def trust_lookupd(self) -> bool:
         return bool(self._producer.get("trust_lookupd"))
 

@@ -205,12 +205,18 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
         correlation_id: str | None = None,
         reply_to: str = "",
         delay: float | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> None:
         """Publish a message; return once nsqd has confirmed it.
 
         - headers: their names consist of a-z, 0-9 and -
         - reply_to: topic for the result of the handler
         - delay: seconds until nsqd delivers the message
+        - key: key of the message; with several nsqds, the key, or else the id, chooses the nsqd
+        - dedup_id: within the topic's dedup_window, nsqd keeps one message with this id
+        - priority: 0 to 9, 9 first
 
         Raises the errors of nsqcy.client.aio.Producer.publish().
         """
@@ -221,6 +227,9 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
             correlation_id=correlation_id or self.config.id_generator(),
             reply_to=reply_to,
             delay=delay,
+            key=key,
+            dedup_id=dedup_id,
+            priority=priority,
             _publish_type=PublishType.PUBLISH,
         )
         await self._basic_publish(command, producer=self.config.producer)
@@ -232,14 +241,18 @@ class NsqBroker(NsqRegistrator, BrokerUsecase[Message, Producer, NsqBrokerConfig
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
+        key: str | None = None,
+        priority: int | None = None,
     ) -> None:
-        """Publish all messages, or none. They share their headers."""
+        """Publish all messages, or none. They share their headers, key and priority."""
         command = NsqPublishCommand(
             *(messages or (None,)),
             topic=topic,
             headers=headers,
             correlation_id=correlation_id or self.config.id_generator(),
             reply_to=reply_to,
+            key=key,
+            priority=priority,
             _publish_type=PublishType.PUBLISH,
         )
         await self._basic_publish_batch(command, producer=self.config.producer)

@@ -86,4 +86,5 @@ class NsqPublisherConfig(PublisherUsecaseConfig):
     headers: dict[str, str]
     reply_to: str
     delay: float | None
+    priority: int | None
     batch: bool

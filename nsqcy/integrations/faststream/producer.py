@@ -67,6 +67,8 @@ class NsqProducer(ProducerProto[NsqPublishCommand]):
             outgoing.body,
             milliseconds(cmd.delay or 0.0, self.max_defer),
             headers=outgoing.headers,
+            key=cmd.key,
+            dedup_id=cmd.dedup_id,
         )
 
     async def publish_batch(self, cmd: NsqPublishCommand) -> None:
@@ -76,6 +78,7 @@ class NsqProducer(ProducerProto[NsqPublishCommand]):
                 valid_name(cmd.destination),
                 [each.body for each in batch],
                 headers=batch[0].headers,
+                key=cmd.key,
             )
 
     async def request(self, cmd: NsqPublishCommand) -> Any:
@@ -88,6 +91,10 @@ class NsqProducer(ProducerProto[NsqPublishCommand]):
         if cmd.delay:
             raise FeatureNotSupportedException(
                 "nsqd cannot defer a batch: publish the messages one by one"
+            )
+        if cmd.dedup_id is not None:
+            raise FeatureNotSupportedException(
+                "nsqd would keep only one message of the batch: publish the messages one by one"
             )
         batch = [await self._outgoing(cmd, each) for each in cmd.batch_bodies]
         if any(each.headers != batch[0].headers for each in batch):
@@ -118,6 +125,8 @@ class NsqProducer(ProducerProto[NsqPublishCommand]):
         return encoded, content_type
 
     def _check_without_headers(self, cmd: NsqPublishCommand) -> None:
+        if cmd.has_keys:
+            raise ValueError("key, dedup_id and priority require a broker with headers=True")
         if cmd.reply_to:
             raise ValueError("reply_to requires a broker with headers=True")
         if cmd.delay and cmd.delay > self.max_defer:

@@ -37,6 +37,9 @@ class NsqTopicPublisher(PublisherUsecase):
         correlation_id: str | None = None,
         reply_to: str = "",
         delay: float | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> None:
         """Publish a message; return once nsqd has confirmed it. See NsqBroker.publish()."""
         command = NsqPublishCommand(
@@ -46,6 +49,9 @@ class NsqTopicPublisher(PublisherUsecase):
             correlation_id=correlation_id or self._outer_config.id_generator(),
             reply_to=reply_to or self._config.reply_to,
             delay=self._config.delay if delay is None else delay,
+            key=key,
+            dedup_id=dedup_id,
+            priority=self._config.priority if priority is None else priority,
             _publish_type=PublishType.PUBLISH,
         )
         await self._basic_publish(
@@ -58,6 +64,8 @@ class NsqTopicPublisher(PublisherUsecase):
         topic: str = "",
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
+        key: str | None = None,
+        priority: int | None = None,
     ) -> None:
         """Publish all messages, or none."""
         command = NsqPublishCommand(
@@ -65,6 +73,8 @@ class NsqTopicPublisher(PublisherUsecase):
             topic=topic or self.topic,
             headers=self._config.headers | (headers or {}),
             correlation_id=correlation_id or self._outer_config.id_generator(),
+            key=key,
+            priority=self._config.priority if priority is None else priority,
             _publish_type=PublishType.PUBLISH,
         )
         await self._basic_publish_batch(
@@ -79,6 +89,8 @@ class NsqTopicPublisher(PublisherUsecase):
         command.add_headers(self._config.headers, override=False)
         if command.delay is None:
             command.delay = self._config.delay
+        if command.priority is None:
+            command.priority = self._config.priority
         publish = self._basic_publish_batch if self._config.batch else self._basic_publish
         await publish(
             command, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares

@@ -107,6 +107,7 @@ class NsqRegistrator(Registrator[Any, NsqBrokerConfig]):
         headers: dict[str, str] | None = None,
         reply_to: str = "",
         delay: float | None = None,
+        priority: int | None = None,
         batch: bool = False,
         persistent: bool = True,
         title: str | None = None,
@@ -118,6 +119,7 @@ class NsqRegistrator(Registrator[Any, NsqBrokerConfig]):
 
         - headers: headers of all messages
         - delay: seconds until nsqd delivers a message
+        - priority: priority of all messages, 0 to 9, 9 first
         - batch: a handler's result is a list of messages
 
         The other parameters are FastStream's.
@@ -138,6 +140,7 @@ class NsqRegistrator(Registrator[Any, NsqBrokerConfig]):
             headers=headers or {},
             reply_to=reply_to,
             delay=delay,
+            priority=priority,
             batch=batch,
             _outer_config=outer,
         )

@@ -5,11 +5,13 @@ from typing import Any, Self
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand, Response
 
+from nsqcy.client.keys import keyed
 from nsqcy.integrations.faststream.message import CORRELATION_ID, REPLY_TO
 
 
 class NsqResponse(Response):
-    """Result of a handler, with headers and a delay in seconds for the message to publish."""
+    """Result of a handler, with headers, a delay in seconds, a key, a deduplication id and a
+    priority for the message to publish."""
 
     def __init__(
         self,
@@ -18,9 +20,15 @@ class NsqResponse(Response):
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         delay: float | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
     ) -> None:
         super().__init__(body, headers=headers, correlation_id=correlation_id)
         self.delay = delay
+        self.key = key
+        self.dedup_id = dedup_id
+        self.priority = priority
 
     def as_publish_command(self) -> "NsqPublishCommand":
         return NsqPublishCommand(
@@ -28,6 +36,9 @@ class NsqResponse(Response):
             headers=self.headers,
             correlation_id=self.correlation_id,
             delay=self.delay,
+            key=self.key,
+            dedup_id=self.dedup_id,
+            priority=self.priority,
             _publish_type=PublishType.PUBLISH,
         )
 
@@ -45,6 +56,9 @@ class NsqPublishCommand(BatchPublishCommand):
         correlation_id: str | None = None,
         reply_to: str = "",
         delay: float | None = None,
+        key: str | None = None,
+        dedup_id: str | None = None,
+        priority: int | None = None,
         _publish_type: PublishType,
     ) -> None:
         super().__init__(
@@ -57,6 +71,13 @@ class NsqPublishCommand(BatchPublishCommand):
             _publish_type=_publish_type,
         )
         self.delay = delay
+        self.key = key
+        self.dedup_id = dedup_id
+        self.priority = priority
+
+    @property
+    def has_keys(self) -> bool:
+        return (self.key, self.dedup_id, self.priority) != (None, None, None)
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> Self:
@@ -77,8 +98,10 @@ class NsqPublishCommand(BatchPublishCommand):
         )
 
     def message_headers(self) -> dict[str, str]:
-        """Return the headers to publish, without the content type."""
-        headers = {name: str(value) for name, value in self.headers.items()}
+        """Return the headers to publish, without the content type. Raises ValueError and TypeError
+        for an invalid key, deduplication id or priority."""
+        own = {name: str(value) for name, value in self.headers.items()}
+        headers = dict(keyed(own, self.key, self.dedup_id, self.priority) or {})
         if self.correlation_id:
             headers[CORRELATION_ID] = self.correlation_id
         if self.reply_to:

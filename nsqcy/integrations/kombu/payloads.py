@@ -11,6 +11,7 @@ from typing import Any
 from kombu.utils import json
 
 from nsqcy.client import Message
+from nsqcy.integrations.message_keys import MessageKeys, message_keys
 
 
 def encoded(payload: Mapping[str, Any]) -> bytes:
@@ -46,6 +47,14 @@ def seconds_until(payload: Mapping[str, Any], now: float) -> float:
     if due.tzinfo is None:  # only the worker knows the time zone: it waits for the ETA itself
         return 0.0
     return max(0.0, (due - datetime.fromtimestamp(now, UTC)).total_seconds())
+
+
+def keys_of(payload: Mapping[str, Any]) -> MessageKeys:
+    """Return the key and the deduplication id in the headers of a task, and its priority. Raises
+    ValueError."""
+    headers = payload.get("headers") or {}
+    priority = payload["properties"].get("priority")
+    return message_keys(headers, priority, is_retry=bool(headers.get("retries")))
 
 
 def payload_of(message: Message) -> dict[str, Any]:

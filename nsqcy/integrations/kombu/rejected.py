@@ -31,8 +31,10 @@ class Unacked:
         return encoded(payload)
 
     def headers(self, error: str | None) -> dict[str, str]:
-        """Return the headers with which nsqd describes its own dead letters, and the error."""
-        found = {
+        """Return the headers with which nsqd describes its own dead letters, the error, and the
+        message's key and priority."""
+        own = self.message.headers
+        found = {name: own[name] for name in ("key", "priority") if name in own} | {
             "origin-topic": self.source.topic,
             "origin-channel": self.source.channel,
             "origin-id": printable(self.message.id),

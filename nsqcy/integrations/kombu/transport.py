@@ -18,8 +18,9 @@ from nsqcy.client.options import Address
 from nsqcy.integrations.delays import milliseconds
 from nsqcy.integrations.kombu.channel import Channel
 from nsqcy.integrations.kombu.inbox import Inbox
-from nsqcy.integrations.kombu.payloads import encoded, seconds_until
+from nsqcy.integrations.kombu.payloads import encoded, keys_of, seconds_until
 from nsqcy.integrations.kombu.settings import settings
+from nsqcy.integrations.message_keys import MessageKeys
 from nsqcy.integrations.process_producer import ProcessProducer
 from nsqcy.integrations.queue_management import QueueManagement
 from nsqcy.integrations.queue_names import nsq_name
@@ -117,11 +118,18 @@ class Transport(virtual.Transport):
     # -- publishing
 
     def publish(self, topic: str, payload: dict[str, Any]) -> None:
-        """Publish a payload, deferred until the task's ETA. Returns once nsqd has confirmed it."""
-        self.send(topic, encoded(payload), seconds_until(payload, time.time()))
+        """Publish a payload, deferred until the task's ETA. Returns once nsqd has confirmed it.
+        Raises ValueError for a key that is neither a text nor a number."""
+        keys = keys_of(payload) if self.has_headers else MessageKeys()
+        self.send(topic, encoded(payload), seconds_until(payload, time.time()), keys=keys)
 
     def send(
-        self, topic: str, data: bytes, delay: float = 0.0, headers: Headers | None = None
+        self,
+        topic: str,
+        data: bytes,
+        delay: float = 0.0,
+        headers: Headers | None = None,
+        keys: MessageKeys | None = None,
     ) -> None:
         """Publish bytes. Raises the errors of nsqcy.client.Producer.publish()."""
         options = self.settings.options
@@ -131,6 +139,7 @@ class Transport(virtual.Transport):
             milliseconds(delay, options.max_defer),
             timeout=options.publish_timeout,
             headers=headers,
+            **(keys or {}),
         )
 
     @property

@@ -12,10 +12,11 @@ from nsqcy.client.aio import Consumer, Producer
 from nsqcy.client.options import Addresses, as_strings
 from nsqcy.integrations.client_options import QUICK, demand_seconds, sorted_options
 from nsqcy.integrations.delays import DEFAULT_MAX_DEFER, milliseconds, remaining
+from nsqcy.integrations.message_keys import MessageKeys
 from nsqcy.integrations.queue_management import QueueManagement
 from nsqcy.integrations.queue_names import nsq_name
 from nsqcy.integrations.taskiq.inbox import Handler, Inbox
-from nsqcy.integrations.taskiq.labels import QUEUE, delay_of
+from nsqcy.integrations.taskiq.labels import QUEUE, delay_of, keys_of
 
 OWN_OPTIONS = ("max_tries", "max_attempts", "max_in_flight", "msg_timeout", "close_timeout")
 
@@ -34,6 +35,8 @@ class NsqBroker(AsyncBroker):
     - nsqd_http_addresses: for cancelling schedules; see QueueManagement
 
     Other options are the client's, for example `tls_v1`, `auth_secret`, `durability` and `retries`.
+    With the client's option `headers`, the labels `key`, `dedup_id` and `priority` of a task become
+    those of nsqd's message.
     Raises ValueError and TypeError for unknown or invalid options.
     """
 
@@ -69,6 +72,7 @@ class NsqBroker(AsyncBroker):
         consumer_options, producer_options = sorted_options(options, OWN_OPTIONS, "NsqBroker")
         self._consumer_options: Any = QUICK | consumer_options
         self._producer_options: Any = producer_options
+        self._has_headers = bool(producer_options.get("headers"))
         self._producer = self._new_producer()
         self._new_inbox()  # raises an error for invalid consumer options
         self._inboxes: list[Inbox] = []
@@ -112,7 +116,10 @@ class NsqBroker(AsyncBroker):
         """Publish a task; return once nsqd has confirmed it. Raises the client's errors."""
         topic = self.topic(str(message.labels.get(QUEUE) or self.queue_name))
         defer = milliseconds(delay_of(message.labels, time.time()), self._max_defer)
-        await self._producer.publish(topic, message.message, defer, timeout=self._publish_timeout)
+        keys = keys_of(message.labels) if self._has_headers else MessageKeys()
+        await self._producer.publish(
+            topic, message.message, defer, timeout=self._publish_timeout, **keys
+        )
 
     def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield tasks of the workers' queues that are due, until the generator is closed."""

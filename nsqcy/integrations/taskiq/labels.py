@@ -4,9 +4,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from nsqcy.integrations.message_keys import MessageKeys, message_keys
+
 DELAY = "delay"  # seconds after the publish; also set by taskiq's SmartRetryMiddleware
 DUE = "nsqcy_due"  # seconds since 1970, set by NsqScheduleSource
 QUEUE = "queue_name"
+PRIORITY = "priority"
+RETRIES = ("_retries", "X-Taskiq-requeue")  # set by taskiq when it publishes a task again
 SCHEDULE = "schedule_id"  # label that taskiq's own scheduler also sets
 
 
@@ -18,6 +22,12 @@ def delay_of(labels: Mapping[str, Any], published: float) -> float:
     """
     left = _number(labels, DUE) - published
     return left if left > 0 else _number(labels, DELAY)
+
+
+def keys_of(labels: Mapping[str, Any]) -> MessageKeys:
+    """Return the key, the deduplication id and the priority of a task. Raises ValueError."""
+    is_retry = any(_number(labels, name) for name in RETRIES)
+    return message_keys(labels, labels.get(PRIORITY), is_retry=is_retry)
 
 
 def _number(labels: Mapping[str, Any], name: str) -> float:
