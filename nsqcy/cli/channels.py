@@ -10,11 +10,14 @@ from nsqcy.cli.cluster import Cluster
 from nsqcy.cli.cluster_options import act, as_json, confirm, confirmed, on_cluster, print_json
 from nsqcy.cli.tables import number, plain, plural, table, yes
 from nsqcy.cli.topics import channel_table, named
-from nsqcy.cli.values import CHANNEL, PLACE
+from nsqcy.cli.values import CHANNEL, PLACE, Count
 from nsqcy.cluster.http_clients import NsqdHTTPClient
 from nsqcy.cluster.problems import client_name, rate
 from nsqcy.cluster.stats import ChannelStats, ClientStats
 from nsqcy.config.commands import Commands
+from nsqcy.config.durations import SECOND, short_duration
+
+MAX_KEYS = 1000  # per request, as in nsqd
 
 channel_named = click.argument("channel", type=CHANNEL)
 
@@ -138,45 +141,136 @@ def delete(cluster: Cluster, topic: str, channel: str, yes: bool) -> None:
 @channel.command()
 @named
 @channel_named
+@click.option("--key", help="only the waiting messages of this key")
 @confirmed
 @on_cluster
-def empty(cluster: Cluster, topic: str, channel: str, yes: bool) -> None:
-    """Drop all messages of CHANNEL."""
-    confirm(yes, f"Drop all messages of channel {topic}/{channel}?")
+def empty(cluster: Cluster, topic: str, channel: str, key: str | None, yes: bool) -> None:
+    """Drop all messages of CHANNEL.
+
+    With --key, drop only the key's waiting messages: those in flight and deferred ones stay.
+    """
+    if key is None:
+        confirm(yes, f"Drop all messages of channel {topic}/{channel}?")
+    else:
+        confirm(yes, f"Drop the waiting messages of {_of_key(topic, channel, key)}?")
     act(
         cluster,
-        f"channel {topic}/{channel}",
+        f"channel {topic}/{channel}" if key is None else _of_key(topic, channel, key),
         "emptied",
-        lambda nsqd: nsqd.empty_channel(topic, channel),
+        lambda nsqd: (
+            nsqd.empty_channel(topic, channel)
+            if key is None
+            else nsqd.empty_key(topic, channel, key)
+        ),
     )
 
 
 @channel.command()
 @named
 @channel_named
+@click.option("--key", help="only this key; the channel needs rules for keys")
 @on_cluster
-def pause(cluster: Cluster, topic: str, channel: str) -> None:
+def pause(cluster: Cluster, topic: str, channel: str, key: str | None) -> None:
     """Pause CHANNEL: its consumers receive no messages."""
     act(
         cluster,
-        f"channel {topic}/{channel}",
+        f"channel {topic}/{channel}" if key is None else _of_key(topic, channel, key),
         "paused",
-        lambda nsqd: nsqd.pause_channel(topic, channel),
+        lambda nsqd: (
+            nsqd.pause_channel(topic, channel)
+            if key is None
+            else nsqd.pause_key(topic, channel, key)
+        ),
     )
 
 
 @channel.command()
 @named
 @channel_named
+@click.option("--key", help="only this key")
 @on_cluster
-def unpause(cluster: Cluster, topic: str, channel: str) -> None:
+def unpause(cluster: Cluster, topic: str, channel: str, key: str | None) -> None:
     """Unpause CHANNEL."""
     act(
         cluster,
-        f"channel {topic}/{channel}",
+        f"channel {topic}/{channel}" if key is None else _of_key(topic, channel, key),
         "unpaused",
-        lambda nsqd: nsqd.unpause_channel(topic, channel),
+        lambda nsqd: (
+            nsqd.unpause_channel(topic, channel)
+            if key is None
+            else nsqd.unpause_key(topic, channel, key)
+        ),
     )
+
+
+def _of_key(topic: str, channel: str, key: str) -> str:
+    return f"key {plain(key)} of channel {topic}/{channel}"
+
+
+@channel.command()
+@named
+@channel_named
+@click.option("--search", metavar="TEXT", default="", help="only keys that contain this text")
+@click.option("--key", help="only this key")
+@click.option("--blocked", is_flag=True, help="only keys that a rule or a pause blocks")
+@click.option("--paused", is_flag=True, help="only paused keys")
+@click.option(
+    "--count",
+    type=Count(1, MAX_KEYS),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="maximum number of keys",
+)
+@as_json
+@on_cluster
+def keys(
+    cluster: Cluster,
+    topic: str,
+    channel: str,
+    search: str,
+    key: str | None,
+    blocked: bool,
+    paused: bool,
+    count: int,
+    as_json: bool,
+) -> None:
+    """List the keys of CHANNEL, those with the most waiting messages first.
+
+    The channel needs rules for keys. Keys without waiting messages are listed only if they are
+    paused.
+    """
+    found = cluster.each(
+        lambda nsqd: nsqd.keys(
+            topic, channel, limit=count, key=key, search=search, blocked=blocked, paused=paused
+        ),
+        needs=f"channel {topic}/{channel}",
+    )
+    rows = [{**each, "nsqd": node.name} for node, page in found.items() for each in page["keys"]]
+    rows.sort(key=lambda each: -each["depth"])
+    is_complete = all(page["complete"] for page in found.values()) and len(rows) <= count
+    rows = rows[:count]
+    if as_json:
+        print_json({"keys": rows, "complete": is_complete})
+        return
+    if not rows:
+        click.echo(f"channel {topic}/{channel} has no such keys")
+    else:
+        head = ["key", "waiting", "held", "blocked for", "paused", "nsqd"]
+        cells = [
+            [
+                plain(each["key"]),
+                number(each["depth"]),
+                number(each["held"]),
+                short_duration(each["blocked_seconds"] * SECOND) if each["blocked"] else "",
+                yes(each["paused"]),
+                each["nsqd"],
+            ]
+            for each in rows
+        ]
+        click.echo(table(head, cells, right="waiting,held,blocked for"), nl=False)
+    if not is_complete:
+        click.echo("there may be more keys: use --search, --key or --count", err=True)
 
 
 @channel.command()

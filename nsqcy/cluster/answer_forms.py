@@ -134,6 +134,20 @@ PEEKED = both(
     perhaps(previous=or_null(is_place)),
 )
 
+KEYS = having(
+    keys=list_of(
+        having(
+            key=is_text,
+            depth=is_number,
+            held=is_number,
+            blocked=is_flag,
+            blocked_seconds=is_number,
+            paused=is_flag,
+        )
+    ),
+    complete=is_flag,
+)
+
 DEFERRED = having(
     deferred=list_of(
         having(

@@ -17,6 +17,7 @@ from nsqcy.cluster.answer_forms import (
     CHANNELS,
     DEFERRED,
     DRAIN,
+    KEYS,
     LOOKUP,
     NODES,
     PEEKED,
@@ -230,6 +231,37 @@ class NsqdHTTPClient(DaemonClient):
 
     def unpause_channel(self, topic: str, channel: str) -> None:
         self._post("/channel/unpause", _named(topic, channel))
+
+    def keys(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        limit: int = 100,
+        key: str | None = None,
+        search: str = "",
+        blocked: bool = False,
+        paused: bool = False,
+    ) -> dict[str, Any]:
+        """Return the keys of a channel with the most waiting messages; nsqcy only. key: only this
+        key. search: only keys that contain this text."""
+        query = {"limit": str(limit)} | _named(topic, channel)
+        query |= {"search": search} if search else {}
+        query |= {} if key is None else {"key": key}
+        query |= {name: "true" for name, only in (("blocked", blocked), ("paused", paused)) if only}
+        return self._object("GET", "/channel/keys", query, form=KEYS, what="a list of keys")
+
+    def pause_key(self, topic: str, channel: str, key: str) -> None:
+        """Pause a key of a channel; nsqcy only."""
+        self._post("/channel/key/pause", _named(topic, channel) | {"key": key})
+
+    def unpause_key(self, topic: str, channel: str, key: str) -> None:
+        """Unpause a key of a channel; nsqcy only."""
+        self._post("/channel/key/unpause", _named(topic, channel) | {"key": key})
+
+    def empty_key(self, topic: str, channel: str, key: str) -> None:
+        """Drop the waiting messages of a key in a channel; nsqcy only."""
+        self._post("/channel/key/empty", _named(topic, channel) | {"key": key})
 
     def channel_config(
         self,

@@ -149,8 +149,8 @@ CHANNEL_FULL = Option(
     "on-full",
     STRING,
     "reject",
-    "action if a publish would exceed the channel's max_depth: reject makes the topic refuse it, "
-    "drop-oldest drops the channel's oldest messages",
+    "action if a publish would exceed the channel's max_depth or depth_per_key: reject makes the "
+    "topic refuse it, drop-oldest drops the oldest messages of the channel or key",
     example="drop-oldest",
     rule=Rule("reject or drop-oldest", lambda value: value in ON_FULL[:2]),
 )
@@ -211,6 +211,14 @@ KEY_RATE = Option(
     "maximum deliveries per second of one key; 0 for no limit",
     example=10.0,
     rule=Rule("0 or [0.001,1000000000]", lambda value: value == 0 or 0.001 <= value <= 1e9),
+)
+DEPTH_PER_KEY = Option(
+    "depth-per-key",
+    INT,
+    0,
+    "maximum number of waiting messages of one key, to which on_full applies; 0 for no limit",
+    example=100_000,
+    rule=Rule("[0,1000000000]", lambda value: 0 <= value <= 1_000_000_000),
 )
 URGENT_FIRST = Option(
     "urgent-first",
@@ -348,6 +356,7 @@ CHANNEL_KEYS = _by_name(
     FAIR,
     IN_FLIGHT_PER_KEY,
     KEY_RATE,
+    DEPTH_PER_KEY,
     URGENT_FIRST,
     PRIORITY_SHARE,
     REQUEUE_ON_DISCONNECT,
@@ -397,6 +406,7 @@ class ChannelPolicy(NamedTuple):
     fair: bool = False
     in_flight_per_key: int = 0
     key_rate: float = 0.0
+    depth_per_key: int = 0
     urgent_first: bool = False
     priority_share: float = 0.05
     requeue_on_disconnect: str = "auto"

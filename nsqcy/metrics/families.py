@@ -99,6 +99,23 @@ CHANNELS = (
     _channel("deferred_messages", "gauge", "Deferred messages, waiting for their due time."),
     _channel("consumers", "gauge", "Connected consumers."),
     _channel("paused", "gauge", "1 for a paused channel; other channels have no sample."),
+    _channel(
+        "keys_waiting",
+        "gauge",
+        "Keys with messages that could be delivered; only for channels with rules for keys.",
+    ),
+    _channel(
+        "keys_blocked",
+        "gauge",
+        "Keys with messages that a rule or a pause forbids; only for channels with rules for keys.",
+    ),
+    _channel(
+        "keys_blocked_long",
+        "gauge",
+        "Keys that are not paused, but blocked for 15 minutes or more; only for channels with rules"
+        " for keys.",
+    ),
+    _channel("keys_paused", "gauge", "Paused keys; only for channels with rules for keys."),
 )
 
 SATURATED = _channel(
@@ -108,9 +125,10 @@ SATURATED = _channel(
     "waiting, measured in the last 5 s; channels without such consumers have no sample.",
 )
 
-PAUSED = (TOPICS[-1], CHANNELS[-1])
+KEYS = CHANNELS[-4:]
+PAUSED = (TOPICS[-1], CHANNELS[-5])
 """Exported only if they are 1, because most are always 0."""
-OPTIONAL = (*PAUSED, *(each for each in TOPICS if "dup" in each.name))
+OPTIONAL = (*PAUSED, *KEYS, *(each for each in TOPICS if "dup" in each.name))
 """Exported for all topics and channels together only if they are not 0."""
 
 SUMMED = Family(

@@ -63,6 +63,7 @@ def test_what_alerts_lead_to(host: Host) -> None:
     full_disk(host)
     slow_syncs(host)
     forgotten_ids(host)
+    blocked_keys(host)
     restarted_worker(host)
     lost_lookupd(host)
     busy_worker(host)
@@ -158,6 +159,26 @@ def forgotten_ids(host: Host) -> None:
     page.ends()
     host.web.delete("/topic/config?topic=orders")
     host.web.do("empty", "orders")
+
+
+def blocked_keys(host: Host) -> None:
+    page = Page(host, "blocked-keys")
+    host.web.create("orders", "billing")
+    host.web.put("/channel/config?topic=orders&channel=billing", b'{"order": "key"}')
+    for _ in range(3):
+        host.web.pub("orders", b"x", headers={"X-Nsq-key": "KEY"})
+    consumer = connect(host)
+    consumer.sub("orders", "billing", 1)
+    consumer.message()
+    assert re.search(r"^KEY +2 +1 +\S+ +127", page.type("--blocked"), re.MULTILINE)
+    page.type("empty")
+    page.type("pause")
+    host.web.pub("orders", b"x", headers={"X-Nsq-key": "KEY"})
+    assert re.search(r"^KEY +1 +1 +\S+ +yes", page.type("--key=KEY"), re.MULTILINE)
+    page.ends()
+    consumer.close()
+    host.web.delete("/channel/config?topic=orders&channel=billing")
+    host.web.do("empty", "orders", "billing")
 
 
 def restarted_worker(host: Host) -> None:

@@ -100,6 +100,7 @@ def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
         "fair": False,
         "in_flight_per_key": 0,
         "key_rate": 0,
+        "depth_per_key": 0,
         "urgent_first": False,
         "priority_share": 0.05,
         "requeue_on_disconnect": "auto",

@@ -283,7 +283,16 @@ class Channel:
                 each.client = None
 
     def drop_oldest(self) -> None:
-        """Drop messages above max_depth: the oldest of the key with the most."""
+        """Drop messages above depth_per_key: the oldest of each key. Drop messages above max_depth:
+        the oldest of the key with the most."""
+        for key in {each.key for each in self.waiting} - {None}:
+            of_key = sorted(
+                (each for each in self.waiting if each.key == key), key=lambda each: each.place
+            )
+            limit = self.rules.depth_per_key or len(of_key)
+            for each in of_key[: max(0, len(of_key) - limit)]:
+                self.waiting.remove(each)
+                self.dropped += 1
         while self.rules.max_depth and len(self.waiting) > self.rules.max_depth:
             self.waiting.remove(self.next_dropped())
             self.dropped += 1

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.base.core cimport Histogram, IdSource, KeyHash, KeySources, Taken
 from nsqcy.channels.core cimport (
-    SERIES, Channel, OnFull, Sample, SchedulerState, Series, Sums, Waiter,
+    SERIES, Channel, KeyTable, OnFull, Sample, SchedulerState, Series, Sums, Waiter,
 )
 from nsqcy.storage.core cimport (
     RECORD_EXT_DELAY_SIZE, Block, BlockPool, Cursor, Deferred, Entry, FileCalls, IoThread, Log,
@@ -376,6 +376,10 @@ cdef class TopicQueue(RecordWindow):
     cdef uint64_t max_depth             # messages; 0: no limit
     cdef OnFull on_full
     cdef bint bounded                   # the topic or one of its channels limits depth or bytes
+    cdef bint key_bounded               # a channel refuses publishes of keys with many messages
+    cdef str full_key                   # why the next publish is refused; see check_key()
+    cdef KeyTable coming_keys           # how many messages of each key it has
+    cdef tuple source_texts             # sources of keys, priorities and ids
     cdef bint may_drop                  # the topic drops messages when it is full
     cdef uint64_t full_count            # messages dropped because the topic was full
     cdef readonly uint64_t dropped_count    # messages dropped on overflow of an ephemeral topic
@@ -489,6 +493,9 @@ cdef class TopicQueue(RecordWindow):
     cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept
     cdef bint exceeds_depth(self, uint64_t count) noexcept
     cdef int set_bounds(self) except -1
+    cdef int set_takes(self) except -1
+    cdef int check_key(self, const KeyHash *hash) except -1
+    cdef void forget_coming_keys(self) noexcept
     cdef int bound_channel(self, Channel channel) except -1
     cdef int unbound_channel(self, Channel channel) except -1
     cdef int limit_channel(self, Channel channel) except -1

@@ -475,6 +475,8 @@ cdef class Topic(TopicLog):
         for channel in self.channels.values():
             if channel.transfer is not None:
                 channel.touch_dirty()       # retry failed work
+            if channel.keys is not None or channel.census is not None:
+                channel.count_keys()
         if self.held_until and self.scheduler.now >= self.held_until:
             self.end_hold()
             self.announced()

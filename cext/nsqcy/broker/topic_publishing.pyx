@@ -469,14 +469,36 @@ cdef class TopicQueue(RecordWindow):
         cdef Taken taken
         cdef KeyHash hash
         cdef uint64_t seq = 0
-        if self.once is not None:
-            self.sources.take(headers, length, body, size, True, &taken)
+        if self.once is not None or self.key_bounded:
+            self.sources.take(headers, length, body, size, self.once is not None, &taken)
             if taken.id_length:
                 hash = key_hash(self.key_secret(), taken.id, taken.id_length)
                 if self.once.is_known(&hash, self.scheduler.wall, &seq):
                     return 0
+            if self.key_bounded and taken.key_length:
+                hash = key_hash(self.key_secret(), taken.key, taken.key_length)
+                self.check_key(&hash)
         bodies[0] += size
         return 1
+
+    cdef void forget_coming_keys(self) noexcept:
+        self.full_key = None
+        self.coming_keys = None
+
+    cdef int check_key(self, const KeyHash *hash) except -1:
+        """Note if a channel has too many messages of a key for one more: the next refusal() gives
+        this as its reason."""
+        cdef Channel channel
+        cdef uint64_t coming
+        if self.coming_keys is None:
+            self.coming_keys = KeyTable()
+        coming = 1 + self.coming_keys.seq_of(hash.high, hash.low)
+        self.coming_keys.add(hash.high, hash.low, coming)
+        for channel in self.channels.values():
+            if channel.rejects_keys() and channel.key_is_full(hash, coming):
+                self.full_key = (f"channel {self.name}/{channel.name} is full for a key "
+                                 f"(depth-per-key {channel.depth_per_key})")
+        return 0
 
     cdef size_t add_messages(self, const uint8_t *batch, uint32_t count, bint headers,
                              int64_t delay, Publish *publish) except? 0:
@@ -642,9 +664,13 @@ cdef class TopicQueue(RecordWindow):
 
     cdef str refusal(self, Durability minimum, uint64_t count, uint64_t body_bytes):
         """Return why a publish of this size and durability is refused now, or None."""
+        full_key = self.full_key
+        if self.key_bounded:
+            self.forget_coming_keys()
         if self.host.shut is not None and not self.gone:
             return self.host.shut
-        return self.obstacle(minimum, count, body_bytes)
+        reason = self.obstacle(minimum, count, body_bytes)
+        return full_key if reason is None else reason
 
     cdef str obstacle(self, Durability minimum, uint64_t count, uint64_t body_bytes):
         """Return the reason as refusal() does, but accept publishes while draining."""
@@ -826,8 +852,6 @@ cdef class TopicQueue(RecordWindow):
         self.max_msg_size = NO_LIMIT if policy.max_msg_size is None else policy.max_msg_size
         self.max_defer_timeout = (
             ANY_DELAY if policy.max_defer_timeout is None else policy.max_defer_timeout)
-        self.limited = (self.min_msg_size > 1 or self.max_msg_size != NO_LIMIT
-                        or self.max_defer_timeout != ANY_DELAY)
         self.set_sources(policy)
         self.ttl = policy.ttl
         self.max_bytes = policy.max_bytes
@@ -851,9 +875,16 @@ cdef class TopicQueue(RecordWindow):
         else:
             self.once.window = policy.dedup_window
             self.once.maximum = policy.dedup_ids
-        self.takes = self.once is not None or sources != DEFAULT_SOURCES
-        self.sources = KeySources(*sources) if self.takes else None
-        self.limited = self.limited or self.takes
+        self.source_texts = sources
+        return self.set_takes()
+
+    cdef int set_takes(self) except -1:
+        """Decide whether publishes need the values that are taken from messages."""
+        self.takes = (self.once is not None or self.key_bounded
+                      or self.source_texts != DEFAULT_SOURCES)
+        self.sources = KeySources(*self.source_texts) if self.takes else None
+        self.limited = (self.min_msg_size > 1 or self.max_msg_size != NO_LIMIT
+                        or self.max_defer_timeout != ANY_DELAY or self.takes)
         return 0
 
     cdef void journal_window(self) noexcept:
@@ -977,7 +1008,7 @@ cdef class TopicQueue(RecordWindow):
 
     cdef int unbound_channel(self, Channel channel) except -1:
         """Update the limits after a channel was removed. Those of other channels stay the same."""
-        return self.set_bounds() if channel.rejects() else 0
+        return self.set_bounds() if channel.rejects() or channel.rejects_keys() else 0
 
     cdef int limit_channel(self, Channel channel) except -1:
         cdef uint64_t messages = channel.max_depth
@@ -994,6 +1025,14 @@ cdef class TopicQueue(RecordWindow):
         return 0
 
     cdef int apply_bounds(self) except -1:
+        cdef Channel channel
+        cdef bint bounded = False
+        for channel in self.channels.values():
+            bounded = bounded or channel.rejects_keys()
+        if bounded != self.key_bounded:
+            self.key_bounded = bounded
+            self.set_takes()
+        self.bounded = self.bounded or self.key_bounded
         self.may_drop = self.ephemeral or self.bounded and self.on_full == DROP_NEWEST
         if self.bounded:
             self.touch_dirty()

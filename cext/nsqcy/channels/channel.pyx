@@ -158,6 +158,8 @@ cdef class Channel(Dispatch):
         }
         if self.unusual:
             shown["policy"] = self.unusual
+        if self.keyed and self.keys is not None:
+            shown["keys"] = self.key_facts()
         return shown
 
     cdef void add_figures(self, uint64_t *figures) noexcept:
@@ -177,6 +179,11 @@ cdef class Channel(Dispatch):
         figures[CHANNEL_DEFERRED] += self.deferred_count
         figures[CHANNEL_CONSUMERS] += <uint64_t>len(self.consumers)
         figures[CHANNEL_PAUSED] += self.paused
+        figures[CHANNEL_KEYS_PAUSED] += <uint64_t>len(self.paused_keys)
+        if self.census is not None:
+            figures[CHANNEL_KEYS_WAITING] += self.census.latest.waiting
+            figures[CHANNEL_KEYS_BLOCKED] += self.census.latest.blocked
+            figures[CHANNEL_KEYS_BLOCKED_LONG] += self.census.latest.blocked_long
 
     def ledger(self):
         """Return the outcome of every message that the channel received from the topic or restored

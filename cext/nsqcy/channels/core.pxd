@@ -88,7 +88,11 @@ cdef enum:
     CHANNEL_DEFERRED = 9
     CHANNEL_CONSUMERS = 10
     CHANNEL_PAUSED = 11
-    CHANNEL_FIGURES = 12
+    CHANNEL_KEYS_WAITING = 12
+    CHANNEL_KEYS_BLOCKED = 13
+    CHANNEL_KEYS_BLOCKED_LONG = 14
+    CHANNEL_KEYS_PAUSED = 15
+    CHANNEL_FIGURES = 16
 
 
 # The metrics series that includes a topic or channel.
@@ -400,8 +404,9 @@ ctypedef struct MessageKey:
 
 # Deliverable or not: the state of a flow.
 cdef enum FlowState:
-    IDLE = 0                    # nothing waits, or a rule forbids each message
+    IDLE = 0                    # nothing waits
     IN_TURN = 1                 # in the ring or the heap of its level
+    BLOCKED = 2                 # a rule forbids each message; `prev` is the time: see since_of()
 
 
 # The waiting messages of one key and level. The first flow of a key also counts what limits apply
@@ -429,6 +434,25 @@ ctypedef struct Flow:
     uint8_t state               # FlowState
     uint8_t used
     uint8_t timed               # in `timers`
+
+
+# A key as lists and statistics show it.
+ctypedef struct ListedKey:
+    uint64_t high
+    uint64_t low
+    uint32_t waiting
+    uint32_t held
+    uint32_t since              # blocked: since when, in seconds of the monotonic clock
+    bint blocked
+    bint paused
+
+
+# Counts of keys.
+ctypedef struct KeyCounts:
+    uint64_t waiting
+    uint64_t blocked
+    uint64_t blocked_long       # keys that are not paused, blocked for BLOCKED_LONG
+    uint32_t seconds            # for how long the first of them has been blocked
 
 
 # A record that waits.
@@ -479,6 +503,10 @@ cdef class KeyIndex:
     cdef int64_t share                  # of a level, in billionths of a delivery
     cdef bint single                    # no rules: all messages are served in log order
     cdef bint sized                     # `sizes` is kept
+    cdef uint32_t depth_per_key         # messages of a key above it are dropped; 0: no limit
+    cdef uint32_t *overfull             # numbers of keys that have exceeded it
+    cdef uint32_t overfull_count
+    cdef uint32_t overfull_room
     cdef KeyTable pauses                # paused keys; None: no key is paused
     cdef KeyTable emptied               # keys whose records before a seq are dropped; or None
     cdef uint64_t emptied_items         # records that the scan has dropped
@@ -543,6 +571,13 @@ cdef class KeyIndex:
     cdef Flow *new_flow(self, const MessageKey *key) except NULL
     cdef Flow *first_of_key(self, const MessageKey *key) noexcept
     cdef Flow *any_flow(self, const MessageKey *key) noexcept
+    cdef inline uint32_t seconds(self) noexcept:
+        """Return the current time in seconds, for the times since when keys are blocked."""
+        return <uint32_t>(self.scheduler.now // 1000000000)
+
+    cdef void note_overfull(self, const Flow *key) noexcept
+    cdef bint list_flow(self, uint32_t number, ListedKey *into) noexcept
+    cdef bytes text_of(self, const ListedKey *listed)
     cdef void update_hash(self, const KeyHash *hash) noexcept
     cdef bint was_emptied(self, const Record *record) except -1
     cdef int grow_pages(self) except -1
@@ -878,7 +913,7 @@ cdef class ChosenKeys(Undeliverable):
     cdef bint keyed                         # the policy has rules for keys
     cdef readonly dict paused_keys          # their texts
     cdef KeyTable pauses                    # their hashes; None: no key was ever paused
-    cdef readonly list emptied_keys         # EmptiedKey: their messages are being dropped
+    cdef readonly tuple emptied_keys        # EmptiedKey: their messages are being dropped
     cdef readonly uint64_t emptied_count
 
     cdef KeyHash hash_of(self, bytes text) except *
@@ -892,10 +927,51 @@ cdef class ChosenKeys(Undeliverable):
     cdef bint is_entry_emptied(self, const Entry *entry, const Record *record) except -1
     cdef int forget_emptied(self) except -1
 
+# -- key_listing --
+
+
+@cython.final
+cdef class LargestKeys:
+    cdef ListedKey *keys
+    cdef uint32_t count
+    cdef uint32_t limit
+
+    cdef void offer(self, const ListedKey *key) noexcept
+    cdef void sort(self) noexcept
+
+
+@cython.final
+cdef class KeyCensus:
+    cdef uint32_t at                # next flow
+    cdef KeyCounts counts           # of the walk in progress
+    cdef KeyCounts latest
+    cdef LargestKeys found          # by the walk in progress
+    cdef LargestKeys largest
+    cdef dict texts                 # (high, low) -> text
+
+    cdef bint walk(self, KeyIndex keys, uint32_t budget) noexcept
+    cdef void restart(self) noexcept
+    cdef void count(self, KeyIndex keys, const ListedKey *key) noexcept
+    cdef list largest_keys(self, KeyIndex keys)
+
+
+@cython.final
+cdef class KeyListing:
+    cdef KeyedMessages channel
+    cdef readonly bint only_blocked
+    cdef bint only_paused
+    cdef LargestKeys largest
+    cdef uint32_t at                # next flow
+    cdef uint64_t matching
+
+    cdef int offer(self, const ListedKey *key) except -1
+
 # -- keyed_messages --
 
 
 cdef class KeyedMessages(ChosenKeys):
+    cdef KeyCensus census                   # None: the statistics have not been needed yet
+    cdef uint32_t depth_per_key             # 0: no limit
     cdef tuple rules                        # see set_rules()
     cdef bint unscanned                     # the last dispatch did not add all records to `keys`
     cdef bint parked                        # a search has returned messages
@@ -919,6 +995,11 @@ cdef class KeyedMessages(ChosenKeys):
     cdef int restore_taken(self, uint64_t first, bytes taken) except -1
     cdef int restore_chosen(self, paused, emptied) except -1
     cdef int put_back(self, Entry *entry, uint32_t size) except -1
+    cdef bint key_is_full(self, const KeyHash *hash, uint64_t coming) noexcept
+    cdef int count_keys(self) except -1
+    cdef dict key_facts(self)
+    cdef int drop_overfull(self, int budget) except -1
+    cdef int drop_oldest_of(self, Flow *key) except -1
     cdef int drop_keyed(self, int budget) except -1
     cdef int sweep_expired(self) except -1
     cdef int sweep_flow(self, Flow *flow) except -1
@@ -987,6 +1068,10 @@ cdef class Channel(Dispatch):
     cdef inline bint rejects(self) noexcept:
         """Return whether publishes are refused while the channel is full."""
         return self.max_depth != 0 and self.on_full == REJECT
+
+    cdef inline bint rejects_keys(self) noexcept:
+        """Return whether publishes of a key are refused while the channel has too many of them."""
+        return self.depth_per_key != 0 and self.on_full == REJECT
 
     cdef uint64_t born_seq                  # fan-out position when the channel was created
     cdef readonly uint64_t requeue_count

@@ -16,7 +16,8 @@ from nsqcy.base.core cimport (
 from nsqcy.storage.core cimport (
     DEFERRED, NEVER, QUEUED, RECORD_ADDRESSED, RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES,
     TRANSFERRING, Extent, Page, deferred_of, is_spoiled, record_address, record_address_of,
-    offset_of, record_expiry, record_key_hash, record_priority, size_tag, transfer_number,
+    offset_of, record_expiry, record_key, record_key_hash, record_priority, size_tag,
+    transfer_number,
 )
 
 from nsqcy.config.policies import ON_FULL as _ON_FULL
@@ -34,5 +35,6 @@ include "deferred_and_in_flight.pyx"
 include "undeliverable.pyx"
 include "key_pauses.pyx"
 include "keyed_messages.pyx"
+include "key_listing.pyx"
 include "dispatch.pyx"
 include "channel.pyx"

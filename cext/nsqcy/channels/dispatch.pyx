@@ -36,6 +36,8 @@ cdef class Dispatch(KeyedMessages):
             budget = self.dispatch_at_rate(budget)
         elif next_in_turn(&self.ready) != NULL:
             budget = self.hand_out(budget)
+        if self.keys is not None and self.keys.overfull_count:
+            budget = self.drop_overfull(budget)
         if self.ttl or self.window.perishable or self.max_messages or self.max_bytes:
             budget = self.clear_out(budget)
         if self.transfer is not None:

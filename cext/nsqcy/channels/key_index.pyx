@@ -49,6 +49,11 @@ cdef inline bint is_without_key(const Flow *flow) noexcept nogil:
     return flow.high == 0 and flow.low == 0
 
 
+cdef inline uint32_t since_of(const Flow *flow) noexcept nogil:
+    """Return the time since when a flow is blocked, in seconds."""
+    return <uint32_t><size_t>flow.prev
+
+
 cdef inline bint counts(uint32_t flow) noexcept nogil:
     return flow != NO_FLOW and flow < UNRESOLVED
 
@@ -67,6 +72,7 @@ cdef class KeyIndex:
         self.free_all()
         free(self.bits)
         free(self.saved)
+        free(self.overfull)
 
     cdef int start(self) except -1:
         """Begin to index records, from the cursor on."""
@@ -128,6 +134,7 @@ cdef class KeyIndex:
         self.items = self.entries = self.bytes = 0
         self.walked_flow = self.unpacked_flow = 0
         self.walked = self.unpacked = NULL
+        self.overfull_count = 0
 
     # -- flows --
 
@@ -287,6 +294,22 @@ cdef class KeyIndex:
         key.total += change
         if self.sized:
             self.update_size(key)
+        if self.depth_per_key and change > 0 and key.total == self.depth_per_key + 1 \
+                and not is_without_key(key):
+            self.note_overfull(key)
+
+    cdef void note_overfull(self, const Flow *key) noexcept:
+        """Remember that a key has more messages than the limit; see drop_overfull()."""
+        cdef uint32_t *grown
+        if self.overfull_count == self.overfull_room:
+            grown = <uint32_t *>realloc(
+                self.overfull, (2 * self.overfull_room + 64) * sizeof(uint32_t))
+            if grown == NULL:
+                return          # out of memory: until the key exceeds the limit again
+            self.overfull = grown
+            self.overfull_room = 2 * self.overfull_room + 64
+        self.overfull[self.overfull_count] = key.number
+        self.overfull_count += 1
 
     cdef Flow *oldest_of_key(self, Flow *key) noexcept:
         """Return the flow with the oldest message of a key; the key has one."""
@@ -382,14 +405,20 @@ cdef class KeyIndex:
         """Let a flow be served if it has a message and no rule forbids it."""
         cdef int64_t place
         if flow.size.tag and not self.is_blocked(self.flow_at(flow.key)):
-            if flow.state == IDLE:
+            if flow.state != IN_TURN:
                 self.enter_turn(flow)
             elif not self.fair:
                 place = <int64_t>self.head_place(flow)
                 if heap_due(&self.turns[flow.level], &flow.turn) != place:
                     heap_update(&self.turns[flow.level], &flow.turn, place)
-        elif flow.state == IN_TURN:
+            return
+        if flow.state == IN_TURN:
             self.leave_turn(flow)
+        if flow.size.tag == 0:
+            flow.state = IDLE
+        elif flow.state != BLOCKED:
+            flow.state = BLOCKED
+            flow.prev = <Flow *><size_t>self.seconds()
 
     cdef void update_key(self, Flow *key) noexcept:
         """Update all flows of a key after its counts have changed; forget what is not needed."""
@@ -1092,6 +1121,65 @@ cdef class KeyIndex:
                 return self.flow_at(flow[0]).first_entry
             flow[0] += 1
         return NULL
+
+    # -- lists of keys; see key_listing --
+
+    cdef bint list_flow(self, uint32_t number, ListedKey *into) noexcept:
+        """Describe the key whose first flow has this number; return False if there is none."""
+        cdef const Flow *key = self.flow_at(number)
+        cdef const Flow *flow = key
+        if not key.used or key.key != number:
+            return False
+        into.high = key.high
+        into.low = key.low
+        into.waiting = key.total
+        into.held = key.held
+        into.blocked = key.total != 0 and self.is_blocked(key)
+        into.paused = self.pauses is not None and self.pauses.seq_of(key.high, key.low) != 0
+        into.since = self.seconds()
+        while into.blocked:
+            if flow.state == BLOCKED:
+                into.since = min(into.since, since_of(flow))
+            if flow.sibling == 0:
+                break
+            flow = self.flow_at(flow.sibling)
+        return True
+
+    cdef bytes text_of(self, const ListedKey *listed):
+        """Return the text of a key, from its next message: None if the message must be read from
+        disk, which is requested; empty if there is no message or no text."""
+        cdef MessageKey key
+        cdef Flow *flow
+        cdef const Entry *entry
+        cdef Block *block
+        cdef const Record *record
+        cdef uint64_t seq
+        cdef uint32_t offset
+        cdef uint16_t length = 0
+        cdef const uint8_t *text
+        key.high = listed.high
+        key.low = listed.low
+        key.level = 0
+        flow = self.any_flow(&key)
+        flow = NULL if flow == NULL else self.oldest_of_key(flow)
+        if flow == NULL:
+            return b""
+        entry = self.head_entry(flow)
+        if entry != NULL:
+            block, seq, offset = entry.block, entry.seq, entry.offset
+        else:
+            seq, offset = self.item_at(flow.first).seq, self.item_at(flow.first).offset
+            block = self.block_of(seq)
+        if block == NULL:
+            return b""
+        if block.data == NULL or block.flags & LOADING:
+            self.window.load(block)
+            return None
+        record = <const Record *>(block.data + offset)
+        if offset >= block.size or is_spoiled(record, seq):
+            return b""
+        text = record_key(record, &length)
+        return (<const char *>text)[:length] if length else b""
 
     # -- deferred messages that hold their key --
 

@@ -11,6 +11,10 @@ cdef enum:
     EMPTIED_AT_ONCE = 16384         # messages of emptied keys dropped per turn
 
 
+# Shared by all channels without paused keys; never changed.
+cdef dict NO_PAUSED_KEYS = {}
+
+
 @cython.final
 cdef class KeyTable:
     """Hashes of keys, each with a sequence number. Lookups cost one or two cache misses."""
@@ -59,8 +63,8 @@ cdef class EmptiedKey:
 
 cdef class ChosenKeys(Undeliverable):
     def __cinit__(self):
-        self.paused_keys = {}
-        self.emptied_keys = []
+        self.paused_keys = NO_PAUSED_KEYS
+        self.emptied_keys = ()
 
     cdef KeyHash hash_of(self, bytes text) except *:
         return key_hash(self.window.key_secret(), <const uint8_t *><const char *>text, len(text))
@@ -75,6 +79,7 @@ cdef class ChosenKeys(Undeliverable):
             return 0
         if self.pauses is None:
             self.pauses = KeyTable()
+        self.paused_keys = dict(self.paused_keys)
         if paused:
             self.paused_keys[text] = True
             self.pauses.add(hash.high, hash.low, 1)
@@ -117,7 +122,7 @@ cdef class ChosenKeys(Undeliverable):
         emptied.searched = place == 0
         emptied.resolved = place == 0 or self.queue_first == NULL
         emptied.done = done
-        self.emptied_keys.append(emptied)
+        self.emptied_keys = (*self.emptied_keys, emptied)
         return self.set_emptied()
 
     cdef int set_emptied(self) except -1:
@@ -147,8 +152,8 @@ cdef class ChosenKeys(Undeliverable):
                 self.answer_emptied(emptied)
                 over = over or emptied.seq <= self.keys.at.seq
         if over:
-            self.emptied_keys = [
-                each for each in self.emptied_keys if not self.is_emptied(each)]
+            self.emptied_keys = tuple([
+                each for each in self.emptied_keys if not self.is_emptied(each)])
             self.set_emptied()
         if budget == 0:
             self.touch_dirty()
@@ -206,7 +211,7 @@ cdef class ChosenKeys(Undeliverable):
     cdef int forget_emptied(self) except -1:
         """Forget the emptied keys: the channel has no message any more."""
         cdef EmptiedKey emptied
-        gone, self.emptied_keys = self.emptied_keys, []
+        gone, self.emptied_keys = self.emptied_keys, ()
         if self.keys is not None:
             self.emptied_count += self.keys.emptied_items
             self.keys.emptied_items = 0

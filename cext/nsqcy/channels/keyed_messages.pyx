@@ -27,11 +27,13 @@ cdef class KeyedMessages(ChosenKeys):
         cdef bint order = policy.order == "key"
         cdef double gap = SECOND / policy.key_rate if policy.key_rate else 0
         cdef int64_t share = <int64_t>round(policy.priority_share * ONE_DELIVERY)
+        cdef uint32_t kept = policy.depth_per_key if policy.on_full == "drop-oldest" else 0
         cdef tuple rules = (order, policy.fair, policy.in_flight_per_key, gap,
-                            policy.urgent_first, share)
+                            policy.urgent_first, share, kept)
         cdef tuple before = self.rules
         self.keyed = (order or policy.fair or policy.in_flight_per_key != 0 or gap != 0
-                      or policy.urgent_first)
+                      or policy.urgent_first or policy.depth_per_key != 0)
+        self.depth_per_key = policy.depth_per_key
         self.rules = rules
         if not self.keyed:
             if keys is not None and not keys.single:
@@ -74,10 +76,11 @@ cdef class KeyedMessages(ChosenKeys):
         keys.order = keys.fair = keys.urgent_first = False
         keys.in_flight_per_key = 0
         keys.gap = 0
+        keys.depth_per_key = 0
         keys.sized = False
         if not single:
             (keys.order, keys.fair, keys.in_flight_per_key, keys.gap, keys.urgent_first,
-             keys.share) = self.rules
+             keys.share, keys.depth_per_key) = self.rules
             keys.restore_rates()
         keys.unsettled = keys.order or keys.in_flight_per_key != 0
         self.mark_held(UNRESOLVED if keys.unsettled else NO_FLOW)
@@ -172,6 +175,49 @@ cdef class KeyedMessages(ChosenKeys):
         for seq, text in emptied:
             self.add_emptied(text, seq, 0, None)
         return 0
+
+    cdef bint key_is_full(self, const KeyHash *hash, uint64_t coming) noexcept:
+        """Return whether more messages of a key would exceed `depth_per_key`."""
+        cdef MessageKey key
+        cdef const Flow *flow
+        cdef uint64_t waiting = 0
+        key.high = hash.high
+        key.low = hash.low
+        key.level = 0
+        if self.keys is None or self.keys.single:
+            return False
+        flow = self.keys.any_flow(&key)
+        if flow != NULL:
+            waiting = self.keys.flow_at(flow.key).total
+        return waiting + coming > self.depth_per_key
+
+    # -- statistics --
+
+    cdef int count_keys(self) except -1:
+        """Continue the statistics about keys. Called once a second."""
+        if self.keys is None or not self.keyed:
+            self.census = None
+            return 0
+        if self.census is None:
+            self.census = KeyCensus()
+        self.census.walk(self.keys, COUNTED_PER_TICK)
+        return 0
+
+    cdef dict key_facts(self):
+        """Return what /stats shows about keys. With many keys, the numbers are seconds old."""
+        cdef KeyCensus census
+        if self.census is None or self.keys.flow_end <= COUNTED_PER_TICK:
+            self.census = KeyCensus() if self.census is None else self.census
+            self.census.restart()
+            self.census.walk(self.keys, COUNTED_PER_TICK)
+        census = self.census
+        return {
+            "waiting": census.latest.waiting,
+            "blocked": census.latest.blocked,
+            "blocked_seconds": census.latest.seconds,
+            "paused": len(self.paused_keys),
+            "largest": census.largest_keys(self.keys),
+        }
 
     # -- each turn --
 
@@ -306,19 +352,47 @@ cdef class KeyedMessages(ChosenKeys):
         """Like Dispatch.drop_oldest(): with `fair` or `order`, drop the oldest message of the key
         with the most."""
         cdef KeyIndex keys = self.keys
-        cdef Flow *flow
-        cdef Entry *entry
         while budget > 0 and keys.sizes.size and self.is_over():
-            flow = keys.oldest_of_key(flow_of_size(keys.sizes.slots[0].node))
-            keys.drop_head(flow, &entry)
-            keys.update_flow(flow)
-            keys.free_if_unused(flow)
-            if entry != NULL:
-                self.queued -= 1
-                self.drop_entry(entry)
-            self.full_count += 1
+            self.drop_oldest_of(flow_of_size(keys.sizes.slots[0].node))
             budget -= 1
         return budget
+
+    cdef int drop_overfull(self, int budget) except -1:
+        """Drop the oldest messages of keys that have more than `depth_per_key`, in the order in
+        which the keys exceeded it; return the unused budget."""
+        cdef KeyIndex keys = self.keys
+        cdef uint32_t count = keys.overfull_count
+        cdef uint32_t done = 0
+        cdef Flow *key
+        while done < count and budget > 0:
+            key = keys.flow_at(keys.overfull[done])
+            # The number may belong to another key by now.
+            while budget > 0 and key.used and key.key == key.number \
+                    and key.total > keys.depth_per_key and not is_without_key(key):
+                self.drop_oldest_of(key)
+                budget -= 1
+            if budget > 0:
+                done += 1
+        if done:
+            memmove(keys.overfull, keys.overfull + done, (count - done) * sizeof(uint32_t))
+            keys.overfull_count = count - done
+        if keys.overfull_count:
+            self.touch_dirty()
+        return budget
+
+    cdef int drop_oldest_of(self, Flow *key) except -1:
+        """Drop the oldest message of a key, because there are too many."""
+        cdef KeyIndex keys = self.keys
+        cdef Flow *flow = keys.oldest_of_key(key)
+        cdef Entry *entry
+        keys.drop_head(flow, &entry)
+        keys.update_flow(flow)
+        keys.free_if_unused(flow)
+        if entry != NULL:
+            self.queued -= 1
+            self.drop_entry(entry)
+        self.full_count += 1
+        return 0
 
     cdef int sweep_expired(self) except -1:
         """Drop the expired messages at the head of each key, blocked or not, once a second."""

@@ -34,6 +34,7 @@ TOPIC_NAMES = (
 CHANNEL_NAMES = (
     "messages", "deliveries", "finishes", "requeues", "timeouts", "dead_letters", "dropped",
     "depth", "in_flight", "deferred", "consumers", "paused",
+    "keys_waiting", "keys_blocked", "keys_blocked_long", "keys_paused",
 )
 
 
@@ -78,6 +79,9 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 cdef enum:
     # Values that a topic without a deduplication window has only if they are not 0.
     OPTIONAL = 1 << TOPIC_DUPLICATES | 1 << TOPIC_IDS_EARLY | 1 << TOPIC_IDS | 1 << TOPIC_PAUSED
+    # Values that a channel has only if they are not 0, unless it has rules for keys.
+    KEYED = (1 << CHANNEL_KEYS_WAITING | 1 << CHANNEL_KEYS_BLOCKED | 1 << CHANNEL_KEYS_BLOCKED_LONG
+             | 1 << CHANNEL_KEYS_PAUSED)
 
 
 @cython.final
@@ -219,7 +223,7 @@ cdef class Exposition:
             labels = self.labels
             put_label(&labels, b',channel="', channel.name)
             self.put_all(TOPIC_FIGURES + 1, self.channel_names, figures, CHANNEL_FIGURES, &labels,
-                         1 << CHANNEL_PAUSED)
+                         1 << CHANNEL_PAUSED | (KEYED if channel.census is None else 0))
         return 0
 
     cdef int end_topic(self) except -1:
@@ -230,7 +234,7 @@ cdef class Exposition:
             labels = self.labels
             put_label(&labels, b',channel="', "#ephemeral")
             self.put_all(TOPIC_FIGURES + 1, self.channel_names, self.ephemerals, CHANNEL_FIGURES,
-                         &labels, 1 << CHANNEL_PAUSED)
+                         &labels, 1 << CHANNEL_PAUSED | KEYED)
             memset(self.ephemerals, 0, sizeof(self.ephemerals))
             self.has_ephemerals = False
         return 0

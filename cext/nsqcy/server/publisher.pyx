@@ -310,10 +310,13 @@ cdef class Publisher:
         if topic is None:
             done(NO_ROOM)
             return 0
+        if topic.key_bounded and count <= AT_ONCE:
+            batch.add_fresh_to(topic)
         refusal = topic.refusal(batch.minimum, count, batch.left_bytes)
         if refusal is not None and topic.takes and count <= AT_ONCE and not topic.gone \
                 and not batch.add_fresh_to(topic):
             refusal = None          # a publish that only repeats others needs no room
+        topic.forget_coming_keys()
         if refusal is not None:
             done(refusal)
             return 0

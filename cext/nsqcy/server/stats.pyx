@@ -418,7 +418,8 @@ cdef class StatsShare:
         cdef char *at = room_for(&self.text, CHANNEL_ROOM)
         cdef Rates rates = rates_of(
             channel, self.depth + channel.in_flight_count, self.shard.scheduler.now)
-        cdef bint slow = self.has_percentiles() or self.ledger or channel.unusual
+        cdef bint slow = (self.has_percentiles() or self.ledger or channel.unusual
+                          or channel.keys is not None)
         if self.include_clients:
             at = literal(at, b"]")
         if channel.paused or not self.sparse:
@@ -440,11 +441,14 @@ cdef class StatsShare:
         at = unless_zero(at, b',"backing_off_client_count":',
                          backing_off_of(channel, self.depth), self.sparse)
         self.text.used = at - self.text.data
-        if channel.unusual or self.ledger:
+        if channel.unusual or self.ledger or channel.keys is not None:
             others = {"policy": channel.unusual} if channel.unusual else {}
+            if channel.keyed and channel.keys is not None:
+                others["keys"] = channel.key_facts()
             if self.ledger:
                 others["ledger"] = channel.ledger()
-            put_others(&self.text, others)
+            if others:
+                put_others(&self.text, others)
         put(&self.text, b"}")
         return SLOW if slow else 0
 

@@ -65,6 +65,7 @@ ROUTES = (
     Route("POST", "/channel/empty", topics.empty_channel, body=ignored, need=Need.ADMIN),
     Route("POST", "/channel/pause", topics.pause_channel, body=ignored, need=Need.ADMIN),
     Route("POST", "/channel/unpause", topics.unpause_channel, body=ignored, need=Need.ADMIN),
+    Route("GET", "/channel/keys", topics.list_keys, need=Need.SUBSCRIBE),
     Route("POST", "/channel/key/pause", topics.pause_key, body=ignored, need=Need.ADMIN),
     Route("POST", "/channel/key/unpause", topics.unpause_key, body=ignored, need=Need.ADMIN),
     Route("POST", "/channel/key/empty", topics.empty_key, body=ignored, need=Need.ADMIN),

@@ -1,19 +1,24 @@
 """HTTP handlers that create, delete, empty, pause and seek topics and channels, pause and empty
 keys, and describe a topic's log."""
 
+import re
+
 from nsqcy import names
 from nsqcy.daemon.topic_params import topic_and_channel
 from nsqcy.errors import HttpError
 from nsqcy.http.parser import JSON, Reply
 from nsqcy.http.router import Request, required, whole
 from nsqcy.nsqd.http.context import Context
-from nsqcy.nsqd.http.params import any_topic, topic_of
+from nsqcy.nsqd.http.params import BOOLEANS, any_topic, topic_of
 from nsqcy.nsqd.process_messages import positions
 from nsqcy.nsqd.process_messages import topic_verbs as verbs
 from nsqcy.nsqd.process_messages.master_verbs import ForgetPolicies
 from nsqcy.util.gotext import json_bytes
 
 MAX_KEY = 255  # bytes
+MAX_LISTED = 1000
+
+_LIMIT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 def create_topic(api: Context, request: Request) -> None:
@@ -87,6 +92,23 @@ def unpause_key(api: Context, request: Request) -> None:
 
 def empty_key(api: Context, request: Request) -> None:
     api.backend.at_owner(verbs.EmptyKey(*topic_and_channel(request), key_of(request)))
+
+
+def list_keys(api: Context, request: Request) -> Reply:
+    topic, channel = topic_and_channel(request)
+    params = request.params
+    limit = _LIMIT.fullmatch(params.get("limit", "100"))
+    if limit is None or not 1 <= int(limit[0]) <= MAX_LISTED:
+        raise HttpError(400, f"INVALID_LIMIT (allowed: 1 to {MAX_LISTED})")
+    key = key_of(request) if "key" in params else ""
+    only = []
+    for name in ("blocked", "paused"):
+        if params.get(name, "false") not in BOOLEANS:
+            raise HttpError(400, f"INVALID_{name.upper()} (allowed: true, false, 1 or 0)")
+        only.append(BOOLEANS[params.get(name, "false")])
+    search = params.get("search", "")
+    verb = verbs.ListKeys(topic, channel, int(limit[0]), key, search, *only)
+    return Reply(200, json_bytes(api.backend.at_owner(verb)), JSON)
 
 
 def key_of(request: Request) -> str:

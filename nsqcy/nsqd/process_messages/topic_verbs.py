@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import gevent
 from gevent.event import AsyncResult
 
+from nsqcy.channels.core import KeyListing
 from nsqcy.errors import NotWritten
 from nsqcy.nsqd.process_calls import Call, Refused, Result
+from nsqcy.nsqd.process_messages import key_listing
 from nsqcy.nsqd.process_messages import peek as peeking
 from nsqcy.nsqd.process_messages.positions import Place
 from nsqcy.nsqd.process_messages.reports import ChannelPaused, TopicPaused
@@ -219,6 +221,35 @@ class EmptyKey(TopicVerb[None]):
             raise Refused(problem)
         with time_to_write():
             target.make(found, lambda done: found.empty_key(self.channel, key, done))
+
+
+class ListKeys(TopicVerb[dict[str, Any]]):
+    """Return the keys of a channel with the most waiting messages. Raises Refused.
+
+    key: only this key; "": all keys. search: only keys that contain this text.
+    """
+
+    timeout: ClassVar[float] = 10.0
+    topic: str
+    channel: str
+    limit: int
+    key: str
+    search: str
+    blocked: bool
+    paused: bool
+
+    def run(self, target: "TopicOwner") -> dict[str, Any]:
+        _, channel = target.current_channel(self.topic, self.channel)
+        if channel.keys is None and not channel.paused_keys:
+            raise Refused("NO_KEY_RULES")
+        listing = KeyListing(channel, self.blocked, self.paused)
+        if self.key:
+            return key_listing.of_key(listing, channel, self.key.encode("utf-8", "surrogateescape"))
+        while not listing.walk(key_listing.WALKED_AT_ONCE):
+            gevent.sleep(0)
+            target.topic_of(self.topic, self.channel)
+        wanted = self.search.encode("utf-8", "surrogateescape")
+        return key_listing.page(listing, channel, self.limit, wanted)
 
 
 class SeekChannel(TopicVerb[int]):

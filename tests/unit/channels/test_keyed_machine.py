@@ -37,7 +37,7 @@ rules = st.builds(
     fair=st.booleans(),
     in_flight_per_key=st.sampled_from([0, 0, 1, 2]),
     key_rate=st.sampled_from([0.0, 0.0, 0.5, 7.0]),
-    depth_per_key=st.just(0),
+    depth_per_key=st.sampled_from([0, 0, 0, 2]),
     urgent_first=st.booleans(),
     priority_share=st.sampled_from([0.1, 0.05, 0.0]),
     max_depth=st.sampled_from([0, 0, 0, 4]),
@@ -53,6 +53,7 @@ def values_of(rules: Rules) -> dict[str, Any]:
         "fair": rules.fair,
         "in_flight_per_key": rules.in_flight_per_key,
         "key_rate": rules.key_rate,
+        "depth_per_key": rules.depth_per_key,
         "urgent_first": rules.urgent_first,
         "priority_share": rules.priority_share,
         "max_depth": rules.max_depth,
@@ -142,13 +143,15 @@ class KeyedMachine(RuleBasedStateMachine):
         self.model = Channel(rules, self.core.now, self.core.wall)
 
     def adapted(self, rules: Rules) -> Rules:
-        """If records are read from disk, the messages above max_depth are dropped before or after
+        """If records are read from disk, the messages above a limit are dropped before or after
         a read: then the model does not know which are dropped. A message that is too old blocks
         its key until the dead-letter topic has it; the model does not know when that is."""
         rules = rules._replace(max_attempts=self.max_attempts)
         if self.reads:
-            rules = rules._replace(max_depth=0)
-        return rules._replace(max_depth=0, dead_letters=False) if self.ttl else rules
+            rules = rules._replace(max_depth=0, depth_per_key=0)
+        if self.ttl:
+            rules = rules._replace(max_depth=0, depth_per_key=0, dead_letters=False)
+        return rules
 
     @property
     def channel(self) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqcy.config.policies import Policies
-from support.worker_core import MILLISECOND, SECOND, Client, Core, mpub
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 SOURCES = {"key": "json:/k", "priority": "json:/p"}
 
@@ -266,3 +266,61 @@ def test_keys_stay_paused_without_rules_and_messages(make):
     channel.change(order="key")
     channel.publish("a", "b")
     assert numbers(channel.consumer(10)) == [2]
+
+
+def test_a_key_has_at_most_depth_per_key(make):
+    channel = make(depth_per_key=2, on_full="drop-oldest")
+    channel.publish(*"aaabaa", None, None, None)
+    client = channel.consumer(10)
+    assert numbers(client) == [4, 5, 6, 7, 8, 9]
+    assert channel.core.topic("t").channels["c"].ledger()["dropped"]["full"] == 3
+
+
+def test_publishes_of_a_full_key_are_refused(make):
+    channel = make(depth_per_key=2)
+    channel.publish(*"aab")
+    problem = b"failed channel t/c is full for a key (depth-per-key 2)"
+    assert channel.core.client().publish("t", b'{"k": "a"}') == (
+        ERROR,
+        b"E_PUB_FAILED PUB " + problem,
+    )
+    too_many = mpub("t", [b'{"k": "b"}', b'{"k": "b"}'])
+    assert channel.core.client().ask(too_many) == (ERROR, b"E_MPUB_FAILED MPUB " + problem)
+    assert channel.producer.ask(mpub("t", [b'{"k": "b"}', b'{"k": "c"}'])) == (RESPONSE, b"OK")
+    channel.core.settle()
+    assert channel.producer.publish("t", b'{"k": "c"}') == (RESPONSE, b"OK")
+    assert channel.producer.publish("t", b"no key") == (RESPONSE, b"OK")
+    client = channel.consumer(1)
+    assert numbers(client) == [1]
+    assert channel.producer.publish("t", b'{"k": "a"}') == (RESPONSE, b"OK")
+    channel.change()
+    assert channel.producer.publish("t", b'{"k": "a"}') == (RESPONSE, b"OK")
+
+
+def test_statistics_of_keys(make):
+    channel = make(order="key")
+    topic = channel.core.topic("t")
+    channel.publish(*"aaaab", None, *"ccd")
+    topic.pause_key("c", b"c", True)
+    channel.consumer(1)
+    channel.core.advance(7 * SECOND)
+    found = channel.core.counters("t", "c")["keys"]
+    assert found == {
+        "waiting": 3,
+        "blocked": 2,
+        "blocked_seconds": 7,
+        "paused": 1,
+        "largest": found["largest"],
+    }
+    largest = {each["key"]: each for each in found["largest"]}
+    assert largest["a"] == {
+        "key": "a",
+        "depth": 3,
+        "in_flight": 1,
+        "blocked": True,
+        "paused": False,
+    }
+    assert [each["depth"] for each in found["largest"]] == [3, 2, 1, 1, 1]
+    assert largest["c"]["paused"] and not largest["b"]["blocked"]
+    channel.change()
+    assert "keys" not in channel.core.counters("t", "c")
