@@ -164,6 +164,8 @@ def forgotten_ids(host: Host) -> None:
 def blocked_keys(host: Host) -> None:
     page = Page(host, "blocked-keys")
     host.web.create("orders", "billing")
+    host.web.do("empty", "orders")
+    host.web.do("empty", "orders", "billing")
     host.web.put("/channel/config?topic=orders&channel=billing", b'{"order": "key"}')
     for _ in range(3):
         host.web.pub("orders", b"x", headers={"X-Nsq-key": "KEY"})
