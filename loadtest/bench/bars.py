@@ -47,6 +47,11 @@ CPU_TIMES = Figure("ratio of CPU per message", "ratio", "×")
 COPIED_CPU_TIMES = Figure("ratio of CPU per message", "cpu_ratio", "×")
 BEYOND_TWICE = Figure("p99, minus twice that of 1 copy", "beyond_us", "ms", scale=1e-3)
 FIRST = Figure("time to the first message", "first_s", "s")
+WHOLE = Figure("time until the index is whole", "whole_s", "s")
+READY = Figure("time to the first publish after a kill", "ready_s", "s")
+DISK_BYTES = Figure("size on disk", "disk_bytes", "B", digits=0)
+EXTRA = Figure("CPU, minus that of a publish without ids", "extra_us", "µs")
+CALM_TIMES = Figure("ratio of p99", "ratio", "×")
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,9 @@ NATS_REPLICAS = "MPUB of 200, 3 copies vs. 3 replicas of NATS JetStream"
 RABBITMQ_REPLICAS = "MPUB of 200, 3 copies vs. 3 replicas of RabbitMQ"
 NATS_WAIT = f"{PUB_WAIT}, 3 copies vs. 3 replicas of NATS JetStream"
 RABBITMQ_WAIT = f"{PUB_WAIT}, 3 copies vs. 3 replicas of RabbitMQ"
+KEYED = "SUB and FIN, RDY 2500, 10,000 keys"
+STILL = "1,000 keys in order, one of them stands still, vs. none"
+IDS = "publishing once, class os: an id"
 AT_20_K = "publish to delivery at 20 k/s, default settings"
 
 BARS = [
@@ -239,6 +247,40 @@ BARS = [
             (RABBITMQ_WAIT, "RabbitMQ x1, 50 waiting clients, 3 replicas"),
         )
         for figure in (ALONE_TIMES, COPIED_CPU_TIMES)
+    ),
+    *(
+        Bar(f"{KEYED}, {kind} vs. none", "keys", f"SUB+FIN, 10,000 keys, {kind}", CPU_TIMES, 2.0)
+        for kind in ("order", "fair")
+    ),
+    *(
+        Bar(
+            *(f"{KEYED}, from disk, {kind} vs. none", "keys"),
+            *(f"SUB+FIN from disk, * waiting, {kind}", ALONE_TIMES, 0.25),
+        )
+        for kind in ("order", "fair")
+    ),
+    Bar(
+        "a key floods with 1,000,000 messages; 99 others, to delivery, fair",
+        *("tenants", "flood: nsqcy, `fair`", P99, 25),
+    ),
+    Bar(
+        "a key floods; others, to FIN, in_flight_per_key, vs. no flood",
+        *("keys", "in_flight_per_key, others to FIN, a flood", CALM_TIMES, 1.2),
+    ),
+    Bar(STILL, "keys", "1,000 keys, order, one stands still", ALONE_TIMES, 0.95),
+    Bar(
+        f"{STILL}, with many messages",
+        *("keys", "1,000 keys, order, one with many messages stands still", ALONE_TIMES, 0.9),
+    ),
+    Bar("a waiting message in an index of keys", "keys", "memory of a waiting *", BYTES, 24),
+    Bar("a key that is remembered for its rate", "keys", "memory of a remembered *", BYTES, 64),
+    Bar(IDS, "keys", "MPUB x200, os, with ids", BYTES, 40),
+    Bar(IDS, "keys", "MPUB x200, os, with ids", DISK_BYTES, 24),
+    Bar("publishing once, class os", "keys", "MPUB x200, os, with ids", READY, 3),
+    Bar("a duplicate, class os", "keys", "MPUB x200, os, duplicates", EXTRA, 1),
+    *(
+        Bar("restart with an index, a tenth requeued", "keys", "restart, * requeued", figure, most)
+        for figure, most in ((FIRST, 1), (WHOLE, 10))
     ),
     Bar(
         "1,000,000 messages of a killed node, lease of 3 s",

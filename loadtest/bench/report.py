@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench import bars, chart, growth, stored
+from loadtest.bench import bars, chart, grouped, growth, stored
 from loadtest.bench.markdown import table
 
 OURS = "nsqcy"
@@ -30,7 +30,7 @@ PAGE, CHART, DATA = "BENCHMARKS.md", "benchmarks.svg", "benchmarks.json"
 BUSY = 0.9  # a load process that is busier than this limited the daemon
 IDLE = 1.5  # load average; above it, the machine was busy
 CHARTED = 4  # scenarios
-OWN_SECTION = ("durable", "copies", "curves", *stored.SECTIONS)
+OWN_SECTION = ("durable", "copies", "curves", "keys", "tenants", *stored.SECTIONS)
 TITLES = {  # of scenarios whose names are not descriptive
     "peers": "comparison with other brokers",
     "copies": "copies on other machines",
@@ -38,6 +38,8 @@ TITLES = {  # of scenarios whose names are not descriptive
     "recovery": "recovery after kill -9",
     "queues": "many queues",
     "clients": "many connections",
+    "keys": "rules for keys",
+    "tenants": "keys, beside other brokers",
 }
 MET, MISSED = "met", "**missed**"
 
@@ -142,6 +144,17 @@ the cores and the disk of one machine, and there is no network between them: com
 
 For the last row, the nsqd that owns a topic with 3 copies is killed while consumers wait on the
 other two nsqds. The time begins with the kill, so it includes the lease.
+
+"""
+
+KEYED = """
+## Rules for keys
+
+Channels with rules for keys, beside a channel without rules in the same round. The messages have
+their key in a header, and belong to 10,000 keys unless a row says otherwise. Publishing includes
+the work for the index. "To FIN" is the time from when a message was due until it was finished,
+including the 50 ms for which its consumer works. Memory is the difference to the same work
+without the rule. A restart begins with the new process.
 
 """
 
@@ -250,6 +263,7 @@ def page(figures: Figures) -> str:
         _peers(figures),
         stored.section(figures["nsqd"]),
         _nsqd(figures["nsqd"]),
+        grouped.section(_named(figures["nsqd"], "tenants")),
         growth.section(_named(figures["nsqd"], "curves")),
     ]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
@@ -368,6 +382,7 @@ def _nsqd(rows: Sequence[Row]) -> str:
         (ALONE, [row for row in rows if row["name"] not in OWN_SECTION]),
         (DURABLE, _named(rows, "durable")),
         (COPIES, _named(rows, "copies")),
+        (KEYED, _named(rows, "keys")),
     ):
         parts += [head + _own(those)] if those else []
     return "".join(parts)

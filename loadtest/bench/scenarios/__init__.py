@@ -8,6 +8,7 @@ from loadtest.bench.scenarios import (
     durable,
     encoded,
     first_pages,
+    keys,
     latency,
     later,
     lookups,
@@ -17,6 +18,7 @@ from loadtest.bench.scenarios import (
     scaling,
     spark,
     strangers,
+    tenants,
     throughput,
 )
 from loadtest.bench.speed import Scenario
@@ -70,6 +72,12 @@ SCENARIOS = {
         "one topic: 4 channels, 8 consumers, 50 publishers, 1 to 4 workers",
         False,
         40,
+    ),
+    "keys": Scenario(keys.keys, "channels with rules for keys, publishing once", long=True),
+    "tenants": Scenario(
+        tenants.tenants,
+        "a tenant that floods, order, urgent messages, beside other brokers",
+        long=True,
     ),
     "curves": Scenario(
         curves.curves, "cost while messages, topics, channels, ... grow; FULL", long=True
