@@ -100,8 +100,8 @@ def ordered(settings: Settings, one: "Grouped", server: Daemon, queue: str) -> R
     groups = [(number, 0) for number in range(KEYS)]
     fill(one, server, queue, ORDER, groups, messages, settings.size)
     with load.Team(2) as team:
-        for part in range(2):
-            make = partial(one.consumer, server.tcp, queue, ORDER, READY, part)
+        for number in range(2):
+            make = partial(one.consumer, server.tcp, queue, ORDER, READY, number)
             team.add(consuming, make, settings.size, messages, slice(0, 2))
         return measure("", server, team)[0]
 
