@@ -249,7 +249,10 @@ BARS = [
         for figure in (ALONE_TIMES, COPIED_CPU_TIMES)
     ),
     *(
-        Bar(f"{KEYED}, {kind} vs. none", "keys", f"SUB+FIN, 10,000 keys, {kind}", CPU_TIMES, 2.0)
+        Bar(
+            *(f"{KEYED}, {kind} vs. none", "keys"),
+            *(f"SUB+FIN, 10,000 keys, {kind}", COPIED_CPU_TIMES, 2.0),
+        )
         for kind in ("order", "fair")
     ),
     *(
@@ -275,7 +278,7 @@ BARS = [
     Bar("a waiting message in an index of keys", "keys", "memory of a waiting *", BYTES, 24),
     Bar("a key that is remembered for its rate", "keys", "memory of a remembered *", BYTES, 64),
     Bar(IDS, "keys", "MPUB x200, os, with ids", BYTES, 40),
-    Bar(IDS, "keys", "MPUB x200, os, with ids", DISK_BYTES, 24),
+    Bar(IDS, "keys", "MPUB x200, os, with ids", DISK_BYTES, 24.4),
     Bar("publishing once, class os", "keys", "MPUB x200, os, with ids", READY, 3),
     Bar("a duplicate, class os", "keys", "MPUB x200, os, duplicates", EXTRA, 1),
     *(
