@@ -24,6 +24,16 @@ cdef Py_ssize_t in_flight_lists_alive() noexcept:
     return live_in_flight_lists
 
 
+cdef inline void append(UnfinishedMessages messages, Entry *entry) noexcept:
+    """Add a message to the end of the queue."""
+    entry.next = NULL
+    if messages.queue_last == NULL:
+        messages.queue_first = entry
+    else:
+        messages.queue_last.next = entry
+    messages.queue_last = entry
+
+
 cdef class UnfinishedMessages:
     """One channel's messages."""
 
@@ -245,7 +255,7 @@ cdef class UnfinishedMessages:
         self.queued += 1
         if self.keys is None:
             entry.in_flight_list = <void *><size_t>self.window.fanout.seq
-            self.append_to_queue(entry)
+            append(self, entry)
         elif not self.keys.join(entry):
             self.append_to_queue(entry)
         self.touch_dirty()
@@ -253,12 +263,7 @@ cdef class UnfinishedMessages:
     cdef void append_to_queue(self, Entry *entry) noexcept:
         """Add a message to the queue itself; in a channel with an index, this is the queue of
         messages whose keys are not known yet."""
-        entry.next = NULL
-        if self.queue_last == NULL:
-            self.queue_first = entry
-        else:
-            self.queue_last.next = entry
-        self.queue_last = entry
+        append(self, entry)
 
     cdef void unqueue_first(self) noexcept:
         cdef Entry *entry = self.queue_first
