@@ -3,7 +3,8 @@
     nsqcy up                      # in another terminal
     python examples/fairness.py
 
-Each customer has a topic, and each topic has its own handler.
+Each customer has a topic, and each topic has its own handler. This works with NSQ's nsqd. With
+nsqcy's nsqd, the rule `fair = true` needs only one topic: examples/tenant_mailer.py.
 """
 
 import os

@@ -3,8 +3,9 @@
     nsqcy up                      # in another terminal
     python examples/order.py
 
-nsqd delivers messages in any order, and some of them twice. The publisher numbers the events of an
-account; the consumer applies an event only after the previous one, and only once.
+Works with NSQ's nsqd, which delivers messages in any order, and some of them twice. The publisher
+numbers the events of an account; the consumer applies an event only after the previous one, and
+only once. With nsqcy's nsqd, the rule `order = key` does this: examples/account_events.py.
 """
 
 import os

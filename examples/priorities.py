@@ -4,7 +4,8 @@
     python examples/priorities.py
 
 Each priority has a topic. The worker handles a message from the second topic only if it has none
-from the first.
+from the first. This works with NSQ's nsqd. With nsqcy's nsqd, the rule `urgent_first = true` needs
+only one topic: examples/urgent_first.py.
 """
 
 import os
