@@ -282,6 +282,18 @@ def test_a_limit_blocks_only_its_key(shared: Nsqd, topic: str) -> None:
     assert found == ["a2"]
 
 
+@pytest.mark.parametrize("on_full", ["reject", "drop-oldest"])
+def test_a_tenant_who_floods_is_limited_alone(shared: Nsqd, topic: str, on_full: str) -> None:
+    prepare(shared, topic, fair=True, depth_per_key=2, on_full=on_full)
+    for number in range(4):
+        answer = shared.web.post("/pub", body("a", number), topic=topic)
+        assert answer.status == (503 if on_full == "reject" and number >= 2 else 200)
+    publish(shared, topic, "b")
+    left = ["a0", "b0", "a1"] if on_full == "reject" else ["a2", "b0", "a3"]
+    eventually(lambda: (shared.web.channel(topic, "c") or {})["depth"] == 3)
+    assert names(shared.connect().sub(topic, "c", rdy=1), 3) == left
+
+
 def test_a_rate_blocks_only_its_key(shared: Nsqd, topic: str) -> None:
     prepare(shared, topic, key_rate=0.001)
     publish(shared, topic, "aaab.")
@@ -393,6 +405,7 @@ def test_rules_apply_to_messages_that_wait(shared: Nsqd, topic: str) -> None:
         ({"order": "keys"}, 'order: invalid value "keys" (allowed: key, or nothing)'),
         ({"fair": "yes"}, "(allowed: true or false)"),
         ({"in_flight_per_key": -1}, "in_flight_per_key: invalid value -1 (allowed: [0,1000000])"),
+        ({"depth_per_key": -1}, "depth_per_key: invalid value -1 (allowed: [0,1000000000])"),
         ({"key_rate": -1}, "key_rate: invalid value -1 (allowed: 0 or [0.001,1000000000])"),
         ({"priority_share": 0.5}, "priority_share: invalid value 0.5 (allowed: [0,0.1])"),
         ({"requeue_on_disconnect": "maybe"}, "(allowed: yes, no or auto)"),
