@@ -250,30 +250,45 @@ BARS = [
     ),
     *(
         Bar(
-            *(f"{KEYED}, {kind} vs. none", "keys"),
-            *(f"SUB+FIN, 10,000 keys, {kind}", COPIED_CPU_TIMES, 2.0),
+            f"{KEYED}, {kind} vs. none",
+            "keys",
+            f"SUB+FIN, 10,000 keys, {kind}",
+            COPIED_CPU_TIMES,
+            2.0,
         )
         for kind in ("order", "fair")
     ),
     *(
         Bar(
-            *(f"{KEYED}, from disk, {kind} vs. none", "keys"),
-            *(f"SUB+FIN from disk, * waiting, {kind}", ALONE_TIMES, 0.25),
+            f"{KEYED}, from disk, {kind} vs. none",
+            "keys",
+            f"SUB+FIN from disk, * waiting, {kind}",
+            ALONE_TIMES,
+            0.25,
         )
         for kind in ("order", "fair")
     ),
     Bar(
         "a key floods with 1,000,000 messages; 99 others, to delivery, fair",
-        *("tenants", "flood: nsqcy, `fair`", P99, 25),
+        "tenants",
+        "flood: nsqcy, `fair`",
+        P99,
+        25,
     ),
     Bar(
         "a key floods; others, to FIN, in_flight_per_key, vs. no flood",
-        *("keys", "in_flight_per_key, others to FIN, a flood", CALM_TIMES, 1.2),
+        "keys",
+        "in_flight_per_key, others to FIN, a flood",
+        CALM_TIMES,
+        1.2,
     ),
     Bar(STILL, "keys", "1,000 keys, order, one stands still", ALONE_TIMES, 0.95),
     Bar(
         f"{STILL}, with many messages",
-        *("keys", "1,000 keys, order, one with many messages stands still", ALONE_TIMES, 0.9),
+        "keys",
+        "1,000 keys, order, one with many messages stands still",
+        ALONE_TIMES,
+        0.9,
     ),
     Bar("a waiting message in an index of keys", "keys", "memory of a waiting *", BYTES, 24),
     Bar("a key that is remembered for its rate", "keys", "memory of a remembered *", BYTES, 64),

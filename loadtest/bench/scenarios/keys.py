@@ -17,8 +17,7 @@ from loadtest.bench.scenarios.many import SETTLE, warmed_up
 from loadtest.bench.speed import BATCH, READY, Result, Settings, consume, measure, percentiles, told
 
 RULES: dict[str, dict[str, Any]] = {"plain": {}, "order": {"order": "key"}, "fair": {"fair": True}}
-WAITING = 3_000_000  # messages on disk, of which TAKEN are consumed
-TAKEN = 500_000
+WAITING, TAKEN = 3_000_000, 500_000  # messages on disk, and how many of them are consumed
 ARRIVING = 500_000
 OTHER_KEYS = 1_000
 FEW, PILE = 200, 1_000_000  # messages of the key that stands still
