@@ -126,6 +126,8 @@ class PeekedMessage:
     @property
     def headers(self) -> bytes: ...
     @property
+    def key(self) -> bytes: ...
+    @property
     def client(self) -> tuple[str, str] | None: ...
 
 @final
@@ -139,6 +141,7 @@ class Peek(LogRead):
         after: tuple[int, int] | None,
         max_body: int,
         done: Callable[[str | None], object],
+        key: bytes = b"",
     ) -> Peek: ...
     @property
     def entries(self) -> Sequence[PeekedMessage]: ...
@@ -246,6 +249,7 @@ class TopicLog(Checkpoints):
         after: tuple[int, int] | None,
         max_body: int,
         done: Callable[[str | None], object],
+        key: bytes = b"",
     ) -> Peek: ...
 
 _Done = Callable[[str | None], object]

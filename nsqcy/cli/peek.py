@@ -65,6 +65,7 @@ class Peeked(NamedTuple):
     show_default=True,
     help="maximum number of messages",
 )
+@click.option("--key", help="only messages with this key")
 @click.option("--full", is_flag=True, help="print bodies in full instead of a table")
 @as_json
 @on_cluster
@@ -75,6 +76,7 @@ def peek(
     state: str,
     place: str | None,
     count: int,
+    key: str | None,
     full: bool,
     as_json: bool,
 ) -> None:
@@ -85,6 +87,7 @@ def peek(
     \b
       nsqcy peek orders billing --state=deferred
       nsqcy peek orders --from=-24h --count=100
+      nsqcy peek orders billing --key=customer-17
     """
     name = f"channel {topic}/{channel}" if channel else f"topic {topic}"
     if channel is None and state != "queued":
@@ -93,7 +96,7 @@ def peek(
         raise click.UsageError("--from shows TOPIC's log: omit CHANNEL")
     if place is not None:
         seeking.check(cluster, place)
-    ask = _Ask(topic, channel, state, place)
+    ask = _Ask(topic, channel, state, place, key)
     found = cluster.each(lambda nsqd: list(messages(partial(ask.page, nsqd), count)), needs=name)
     shown = merged(found)[:count]
     if as_json:
@@ -107,7 +110,8 @@ def peek(
     elif place is not None:
         click.echo(f"{name} has no messages at or after that position")
     else:
-        click.echo(f"{name} has no {state.replace('_', '-')} messages")
+        of_key = "" if key is None else f" with key {plain(key)}"
+        click.echo(f"{name} has no {state.replace('_', '-')} messages{of_key}")
 
 
 class _Ask(NamedTuple):
@@ -118,15 +122,28 @@ class _Ask(NamedTuple):
     channel: str | None
     state: str
     place: str | None
+    key: str | None
 
     def page(self, nsqd: NsqdHTTPClient, count: int, start: str | None) -> dict[str, Any]:
         if self.channel is not None:
             return nsqd.peek_channel(
-                self.topic, self.channel, self.state, count=count, start=start, max_body=MAX_BODY
+                self.topic,
+                self.channel,
+                self.state,
+                count=count,
+                start=start,
+                max_body=MAX_BODY,
+                key=self.key,
             )
         state = "backlog" if self.place is None else "log"
         return nsqd.peek_topic(
-            self.topic, state, count=count, place=self.place, start=start, max_body=MAX_BODY
+            self.topic,
+            state,
+            count=count,
+            place=self.place,
+            start=start,
+            max_body=MAX_BODY,
+            key=self.key,
         )
 
 

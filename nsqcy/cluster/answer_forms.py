@@ -121,6 +121,7 @@ _MESSAGE = both(
         start=is_place,
     ),
     perhaps(
+        key=is_text,
         due=or_null(is_number),
         deadline=or_null(is_number),
         consumer=or_null(having(client_id=is_text, remote_address=is_line)),

@@ -308,6 +308,7 @@ class NsqdHTTPClient(DaemonClient):
         place: str | None = None,
         start: str | None = None,
         max_body: int = 65536,
+        key: str | None = None,
     ) -> dict[str, Any]:
         """Return a page of a topic's messages without consuming them; nsqcy only.
 
@@ -318,6 +319,7 @@ class NsqdHTTPClient(DaemonClient):
         query = {"state": state, "count": str(count), "bytes": str(max_body)}
         query |= _named(topic) | ({"start": start} if start else {})
         query |= {"from": place} if place and not start else {}
+        query |= {} if key is None else {"key": key}
         return self._object("GET", "/topic/peek", query, form=PEEKED, what="a page of messages")
 
     def peek_channel(
@@ -329,14 +331,16 @@ class NsqdHTTPClient(DaemonClient):
         count: int = 20,
         start: str | None = None,
         max_body: int = 65536,
+        key: str | None = None,
     ) -> dict[str, Any]:
         """Return a page of a channel's messages without consuming them; nsqcy only.
 
         state: `queued`, `in_flight` or `deferred`. start: `next` of the previous page. max_body:
-        maximum bytes of each body, which is encoded in base64.
+        maximum bytes of each body, which is encoded in base64. key: only messages with this key.
         """
         query = {"state": state, "count": str(count), "bytes": str(max_body)}
         query |= _named(topic, channel) | ({"start": start} if start else {})
+        query |= {} if key is None else {"key": key}
         return self._object("GET", "/channel/peek", query, form=PEEKED, what="a page of messages")
 
     def node(self) -> dict[str, Any]:

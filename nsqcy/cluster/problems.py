@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelStats, ClientStats, Names, TopicStats
+from nsqcy.config.durations import SECOND, short_duration
 from nsqcy.names import is_ephemeral
 
 MIN_GROWTH = 1.0  # messages per second; a short sample is not precise enough for slower growth
@@ -20,6 +21,7 @@ MIN_SECONDS = 10.0  # a backlog worth fewer seconds of growth may be a burst
 MIN_FAILURES = 0.1  # minimum failed attempts per second
 TIMEOUT_SHARE = 0.05  # timeouts per attempt
 SLOW_SHARE = 0.1  # share of the median finish rate of a channel's consumers
+BLOCKED_SECONDS = 900  # as for nsqd_channel_keys_blocked_long
 MIN_CONSUMERS = 3  # minimum number of consumers for a meaningful median
 DISK_WARNING, DISK_ERROR = 0.1, 0.02  # free share of a disk
 CERTIFICATE_DAYS = 30
@@ -216,6 +218,7 @@ def of_channel(channel: ChannelStats) -> Iterator[Problem]:
     if not channel.figures.client_count:
         yield from _no_consumer(channel)
         return
+    yield from _blocked_keys(channel)
     refusals = list(_backing_off(channel))
     yield from refusals
     unread = list(_nodes_without_consumer(channel))
@@ -241,6 +244,21 @@ def how_to_unpause(*names: str) -> str:
     """Return advice for a paused topic, or topic and channel."""
     command = "channel unpause" if len(names) > 1 else "topic unpause"
     return f"if this is not intended: nsqcy {command} {' '.join(names)}"
+
+
+def _blocked_keys(channel: ChannelStats) -> Iterator[Problem]:
+    """Find keys that are not paused, and have messages, but may not deliver any for a long time."""
+    keys = channel.keys
+    if keys is None or keys.blocked_seconds < BLOCKED_SECONDS:
+        return
+    span = short_duration(keys.blocked_seconds * SECOND)
+    yield Problem(
+        *(Severity.WARNING, "keys-blocked", _place(channel), f"a key is blocked for {span}"),
+        f"{count(keys.blocked, 'key')} of {_name(channel)} may not deliver the waiting messages,"
+        f" one of them for {span}",
+        f"see which: nsqcy channel keys {channel.topic} {channel.name} --blocked; see"
+        " docs/runbooks/blocked-keys.md",
+    )
 
 
 def _no_consumer(channel: ChannelStats) -> Iterator[Problem]:

@@ -132,11 +132,22 @@ class CursorStats(NamedTuple):
     overrun: bool = False  # whether any records that the cursor should have retained are missing
 
 
+class KeyFigures(NamedTuple):
+    """Numbers of a channel's keys. blocked_seconds: how long a key has been blocked that is not
+    paused, at most."""
+
+    waiting: int = 0
+    blocked: int = 0
+    blocked_seconds: int = 0
+    paused: int = 0
+
+
 class ChannelStats(NamedTuple):
     """A channel on one node, or summed across `nodes`. `clients` is None if not queried; `latency`
     and `rates` are None if the node does not report them. `saturated`: number of consumers that
     have as many messages in flight as their RDY count while other messages are waiting.
-    `backing_off`: number of consumers whose RDY count is 0 while messages are waiting."""
+    `backing_off`: number of consumers whose RDY count is 0 while messages are waiting. `keys`: None
+    if the channel has no rules for keys."""
 
     topic: str
     name: str
@@ -150,6 +161,11 @@ class ChannelStats(NamedTuple):
     rates: Rates | None = None
     saturated: int = 0
     backing_off: int = 0
+    keys: KeyFigures | None = None
+
+    @property
+    def is_keyed(self) -> bool:
+        return self.keys is not None
 
 
 class TopicStats(NamedTuple):
@@ -219,6 +235,7 @@ def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
             row.rates,
             row.saturated,
             row.backing_off,
+            row.keys,
         )
     return ChannelStats(
         topic=rows[0].topic,
@@ -233,6 +250,18 @@ def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
         rates=rates.total(row.rates for row in rows),
         saturated=sum(row.saturated for row in rows),
         backing_off=sum(row.backing_off for row in rows),
+        keys=_sum_keys([row.keys for row in rows if row.keys is not None]),
+    )
+
+
+def _sum_keys(found: Sequence[KeyFigures]) -> KeyFigures | None:
+    if not found:
+        return None
+    return KeyFigures(
+        sum(each.waiting for each in found),
+        sum(each.blocked for each in found),
+        max(each.blocked_seconds for each in found),
+        sum(each.paused for each in found),
     )
 
 
@@ -261,6 +290,7 @@ _LATENCY = {"e2e_processing_latency": (latency.of_node, None)}
 CLIENT_FIELDS = readers_of(ClientStats)
 _CLIENTS = gojson.array(gojson.structure(CLIENT_FIELDS), gojson.EMPTY)
 _POLICY = gojson.structure({"dead_letter_topic": (answers.name_or_none, "")})
+_KEYS = gojson.structure(readers_of(KeyFigures))
 _CURSORS = gojson.array(gojson.structure(readers_of(CursorStats)), gojson.EMPTY)
 # JSON keys that only nsqcy's nsqd reports, in the order of Rates.
 _RATES: gojson.Fields = dict.fromkeys(
@@ -279,6 +309,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
             "channel_name": (answers.line, ""),
             **_LATENCY,
             "policy": (_POLICY, None),
+            "keys": (_KEYS, None),
             **_RATES,
             **channel,
         }
@@ -333,14 +364,26 @@ def topic_of(values: tuple[Any, ...], node: str, hostname: str) -> TopicStats:
 
 def _channel(values: tuple[Any, ...], topic: str, node: str, hostname: str) -> ChannelStats:
     counts = ChannelFigures._make(values[:_COUNTS])
-    saturated, backing_off, name, times, policy, *found = values[_COUNTS:]
+    saturated, backing_off, name, times, policy, keys, *found = values[_COUNTS:]
     speeds, clients = found[: len(_RATES)], next(iter(found[len(_RATES) :]), None)
     if clients is not None:
         clients = tuple(client_of(each, node) for each in clients)
     dead = policy["dead_letter_topic"] if policy else ""
     known = None if None in speeds else Rates._make(speeds)
     return ChannelStats(
-        topic, name, node, hostname, counts, (), times, clients, dead, known, saturated, backing_off
+        topic,
+        name,
+        node,
+        hostname,
+        counts,
+        (),
+        times,
+        clients,
+        dead,
+        known,
+        saturated,
+        backing_off,
+        None if keys is None else KeyFigures(**keys),
     )
 
 

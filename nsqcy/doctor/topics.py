@@ -235,6 +235,14 @@ CHECKS = (
         stuck_consumers,
         _any_alive,
     ),
+    Check(
+        "blocked-keys",
+        "channels with rules for keys in which a key has been blocked for 15 minutes, and is not"
+        " paused",
+        "no key is blocked for a long time",
+        lambda cluster: of_kinds(cluster.problems, "keys-blocked"),
+        _any_alive,
+    ),
     Check("paused", "paused topics and channels", "nothing is paused", paused, _any_alive),
     Check(
         "ephemeral",

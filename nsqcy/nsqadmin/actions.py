@@ -193,6 +193,38 @@ def delete_message(
 
 
 @audited
+def pause_key(
+    app: Context, request: Request, topic: str, channel: str, key: str, node: str
+) -> Done:
+    """Pause one key of a channel."""
+    return _act_on_key(app, request, "pause", topic, channel, key, node)
+
+
+@audited
+def unpause_key(
+    app: Context, request: Request, topic: str, channel: str, key: str, node: str
+) -> Done:
+    """Unpause one key of a channel."""
+    return _act_on_key(app, request, "unpause", topic, channel, key, node)
+
+
+@audited
+def empty_key(
+    app: Context, request: Request, topic: str, channel: str, key: str, node: str
+) -> Done:
+    """Drop the waiting messages of one key of a channel."""
+    return _act_on_key(app, request, "empty", topic, channel, key, node)
+
+
+def _act_on_key(
+    app: Context, request: Request, verb: str, topic: str, channel: str, key: str, node: str
+) -> Done:
+    done = _post(app, f"channel/key/{verb}", topic, channel, {"key": key}, node)
+    app.notifier.send(request, f"{verb}_key", topic, channel, node)
+    return done
+
+
+@audited
 def publish(
     app: Context,
     request: Request,

@@ -36,6 +36,7 @@ from nsqcy.nsqadmin.pages import (
     channels,
     connections,
     copies,
+    keys,
     login,
     messages,
     missing,
@@ -80,6 +81,7 @@ class Daemon(single_process.Daemon):
             *copies.ROUTES,
             *audit.ROUTES,
             *messages.ROUTES,
+            *keys.ROUTES,
             *api,
             *proxy,
         ]

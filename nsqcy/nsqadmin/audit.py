@@ -15,6 +15,7 @@ from nsqcy.errors import HttpError
 from nsqcy.http.router import Request
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
+from nsqcy.names import one_line
 
 MAX_ENTRIES = 1000
 DONE = "done"
@@ -22,7 +23,7 @@ DONE = "done"
 
 class Entry(NamedTuple):
     """One action. time: nanoseconds since 1970. node: empty if it applies to all nodes. result:
-    `done`, a warning, or the error."""
+    `done`, a warning, or the error. key: of messages; empty if it applies to all keys."""
 
     time: int
     user: str
@@ -32,6 +33,7 @@ class Entry(NamedTuple):
     channel: str
     node: str
     result: str
+    key: str = ""
 
 
 class Audit:
@@ -52,10 +54,11 @@ class Audit:
         topic, channel, node = (str(given.get(each, "")) for each in ("topic", "channel", "node"))
         peer = request.peer.rpartition(":")[0].strip("[]")
         user = self._user_of(request)
-        entry = Entry(self._clock(), user, peer, action, topic, channel, node, result)
+        key = one_line(str(given.get("key", "")))
+        entry = Entry(self._clock(), user, peer, action, topic, channel, node, result, key)
         with self._lock:
             self._entries.append(entry)
-        target = "/".join(filter(None, (topic, channel)))
+        target = "/".join(filter(None, (topic, channel))) + (f" key {key}" if key else "")
         events.action(
             self._log,
             target,

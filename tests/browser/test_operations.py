@@ -179,3 +179,34 @@ def test_one_node_only(live: Lively, visit: Begin) -> None:
     assert here.web.channel("apart", "c") is None
     there.web.await_counts("apart", "c", depth=1, paused=False)
     live.forget("apart")
+
+
+def test_keys(live: Lively, visit: Begin) -> None:
+    web = live.nsqds[0].web
+    web.create("tenants", "mail")
+    live.known("tenants", on=1)
+    live.set_policy("tenants/mail", fair=True)
+    try:
+        for key, count in {"acme": 3, "<b>globex</b>": 2}.items():
+            for _ in range(count):
+                web.pub("tenants", b"x", headers={"X-Nsq-Key": key})
+        visitor = visit()
+        page = visitor.to("/topics/tenants/mail")
+        follow(page.locator(".further"), "Keys")
+        assert row(page, "Keys", "globex")[:4] == ["<b>globex</b>", live.nodes[0], "2", "0"]
+        line = page.locator("tbody tr", has_text="acme")
+        press(line, "Pause")
+        expect(line).to_contain_text("paused")
+        visitor.look_at("/keys/tenants/mail")
+        page.get_by_label("State").select_option("paused")
+        press(page, "Filter")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        follow(page, "Empty …")
+        expect(page.locator("#question")).to_contain_text("The 3 waiting messages of key acme")
+        press(page, "Empty Key")
+        expect(line).to_have_count(1)
+        web.await_counts("tenants", "mail", depth=2)
+        press(line, "UnPause")
+        expect(line).to_have_count(0)
+    finally:
+        live.forget("tenants")

@@ -2,6 +2,8 @@
 channel keys`. NSQ has no such feature."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -136,3 +138,59 @@ def test_statistics_and_metrics(nsqd: Starter) -> None:
     }
     eventually(lambda: wanted <= set(lines()))
     assert set(lines()) == wanted
+
+
+def test_messages_of_a_key_are_peeked(nsqd: Starter) -> None:
+    daemon = nsqd(msg_timeout="10m")
+    web = daemon.web
+    keyed(web, "t")
+    publish(web, "t", a=3, b=2)
+    web.pub("t", b'{"k": "a"}', defer=3_600_000)
+    conn = daemon.connect().sub("t", "c", rdy=1)
+    conn.message()
+
+    def peeked(**query: Any) -> list[str | None]:
+        answer = web.get("/channel/peek", topic="t", channel="c", **query)
+        assert answer.status == 200, answer
+        return [each.get("key") for each in answer.json()["messages"]]
+
+    assert peeked() == ["a", "a", "b", "b"]
+    assert peeked(key="a") == ["a", "a"]
+    assert peeked(key="b", count=1) == ["b"]
+    assert peeked(key="none") == []
+    assert peeked(key="a", state="in_flight") == ["a"]
+    assert peeked(key="b", state="in_flight") == []
+    assert peeked(key="a", state="deferred") == ["a"]
+    assert web.get("/channel/peek", topic="t", channel="c", key="").status == 400
+
+
+def run(daemon: Nsqd, *words: str) -> str:
+    command = [sys.executable, "-m", "nsqcy", *words]
+    command.append(f"--nsqd-http-address=127.0.0.1:{daemon.http_port}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_command_line(nsqd: Starter) -> None:
+    daemon = nsqd(workers=1)
+    keyed(daemon.web, "t", fair=True)
+    publish(daemon.web, "t", a=3, b=2)
+    node = f"127.0.0.1:{daemon.http_port}"
+    assert run(daemon, "channel", "pause", "t", "c", "--key=b") == (
+        "paused key b of channel t/c on 1 nsqd\n"
+    )
+    found = json.loads(run(daemon, "channel", "keys", "t", "c", "--json"))
+    assert [(each["key"], each["depth"], each["paused"]) for each in found["keys"]] == [
+        ("a", 3, False),
+        ("b", 2, True),
+    ]
+    lines = run(daemon, "channel", "keys", "t", "c", "--blocked").splitlines()
+    assert lines[0].split() == ["key", "waiting", "held", "blocked", "for", "paused", "nsqd"]
+    assert (lines[1].split()[0], lines[1].split()[-2:]) == ("b", ["yes", node])
+    run(daemon, "channel", "unpause", "t", "c", "--key=b")
+    assert run(daemon, "channel", "keys", "t", "c", "--paused") == "channel t/c has no such keys\n"
+    run(daemon, "channel", "empty", "t", "c", "--key=a", "--yes")
+    daemon.web.await_counts("t", "c", depth=2)
+    assert run(daemon, "peek", "t", "c", "--key=b", "--full") == '{"k": "b"}\n' * 2
+    assert "no queued messages with key a" in run(daemon, "peek", "t", "c", "--key=a")

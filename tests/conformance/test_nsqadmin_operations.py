@@ -427,6 +427,53 @@ def test_a_message_is_published(cluster: Cluster, topic: str) -> None:
     cluster.web.await_counts(topic, "c", depth=1, deferred_count=1)
 
 
+# -- keys
+
+
+def test_keys_are_shown_paused_and_emptied(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    path = f"/keys/{topic}/c"
+    assert "The channel's policy has no rules for keys" in cluster.page(path).text
+    links = cluster.page(f"/topics/{topic}/c").one("nav", **{"class": "further"})
+    assert not links.all("a", href=path)
+    cluster.web.put("/topic/config", b'{"key": "json:/k"}', topic=topic)
+    cluster.web.put("/channel/config", b'{"order": "key"}', topic=topic, channel="c")
+    links = cluster.page(f"/topics/{topic}/c").one("nav", **{"class": "further"})
+    assert links.all("a", href=path)
+    assert "No keys." in cluster.page(path).text
+    keys = [SCRIPT.decode(), SCRIPT.decode(), "a b&c"]
+    cluster.web.mpub(topic, [json.dumps({"k": key}).encode() for key in keys])
+    first, second = cluster.page(path).table("Keys")[1:]
+    assert first[:4] == [SCRIPT.decode(), cluster.name, "2", "0"]
+    assert second[:4] == ["a b&c", cluster.name, "1", "0"]
+    assert len(cluster.page(path, q="b&").table("Keys")) == 2
+    assert "No key matches." in cluster.page(path, only="blocked").text
+
+    def form(action: str) -> Element:
+        forms = cluster.page(path, q="b&").all("form", method="post")
+        return next(each for each in forms if each.fields["action"] == action)
+
+    with cluster.telling("pause_key", "unpause_key", "pause_key"):
+        for action in ("pause-key", "unpause-key", "pause-key"):
+            assert led_to(cluster.press(form(action))) == path
+    (row,) = cluster.page(path, only="paused").table("Keys")[1:]
+    assert row[0] == "a b&c paused"
+    button = cluster.page(path, q="b&").one("a", **{"class": "button danger"})
+    box = question(cluster.page(button.attributes["href"].partition("#")[0]))
+    assert "The 1 waiting message of key a b&c" in box.text
+    with cluster.telling("empty_key"):
+        assert led_to(cluster.press(box.one("form"))) == path
+    cluster.web.await_counts(topic, "c", depth=2)
+    audited = [row[3:] for row in cluster.page("/audit").table("Actions")[1:5]]
+    where = [topic, "c", "a b&c", cluster.name, "done"]
+    assert audited == [
+        [action, *where] for action in ("empty_key", "pause_key", "unpause_key", "pause_key")
+    ]
+    assert cluster.get(path, "you").status == 403
+    headers = {"X-Forwarded-User": "you"}
+    assert cluster.press(form("unpause-key"), **headers).status == 403
+
+
 # -- audit
 
 
@@ -439,9 +486,10 @@ def test_actions_are_recorded(cluster: Cluster, topic: str) -> None:
     assert cluster.ask("POST", f"/api/nodes/{cluster.name}", action="empty", **named).status == 200
     rows = [row[1:] for row in cluster.page("/audit").table("Actions")[1:4]]
     where = ["me", "127.0.0.1"]
-    assert rows[0] == [*where, "empty", topic, "c", cluster.name, "done"]
-    assert rows[1][:-1] == [*where, "set_rate", topic, "c", ""] and "INVALID_RATE" in rows[1][-1]
-    assert rows[2] == [*where, "pause", topic, "c", "", "done"]
+    assert rows[0] == [*where, "empty", topic, "c", "", cluster.name, "done"]
+    assert rows[1][:-1] == [*where, "set_rate", topic, "c", "", ""]
+    assert "INVALID_RATE" in rows[1][-1]
+    assert rows[2] == [*where, "pause", topic, "c", "", "", "done"]
     assert cluster.get("/audit", "you").status == 403
 
 

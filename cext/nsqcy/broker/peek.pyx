@@ -68,6 +68,7 @@ cdef class PeekedMessage:
     cdef readonly int64_t size          # bytes of the body; -1: unreadable record
     cdef readonly bytes body            # the body, up to the requested size
     cdef readonly bytes headers
+    cdef readonly bytes key             # empty: no key
     cdef readonly tuple client          # (client id, address); None: not in flight
 
 
@@ -76,7 +77,8 @@ cdef class PeekedMessage:
 cdef class Peek(LogRead):
     """View up to `limit` messages of each kind after the position `after`, then call `done`.
 
-    Each body is truncated to `max_body` bytes.
+    Each body is truncated to `max_body` bytes. `key`: return only records with this key, but all
+    entries.
 
     state       after                               entries, and records
     queued      (seq, messages passed)              its queue, and records from its cursor on
@@ -99,6 +101,7 @@ cdef class Peek(LogRead):
     cdef int64_t ahead                  # wall clock minus monotonic clock
     cdef int limit                      # maximum messages of each kind
     cdef uint32_t max_body
+    cdef bytes key                      # only records with this key are read; empty: all
     cdef uint64_t bytes                 # JSON bytes in the response, for the current kind
     cdef uint64_t looked                # records examined
     cdef uint64_t taken                 # bytes of blocks
@@ -106,12 +109,13 @@ cdef class Peek(LogRead):
     cdef uint64_t clear_to              # no hole precedes this record
 
     def __cinit__(self, RecordWindow window not None, Channel channel, str state, int limit, after,
-                  uint32_t max_body, done):
+                  uint32_t max_body, done, bytes key not None=b""):
         self.window = window
         self.channel = channel
         self.waiter = PeekWaiter(done)
         self.limit = limit
         self.max_body = max_body
+        self.key = key
         self.clients = []
         self.entries = []
         self.records = []
@@ -320,6 +324,8 @@ cdef class Peek(LogRead):
                     or self.channel.keys is not None
                     and self.channel.keys.has_left(record.seq)):
             return 1
+        if self.key and key_text(record) != self.key:
+            return 1
         seen = self.seen(record)
         self.records.append(seen)
         return 1 + <int>(len(seen.body) // BYTES_A_STEP)
@@ -371,7 +377,7 @@ cdef class Peek(LogRead):
         cdef const uint8_t *headers
         cdef uint16_t length = 0
         seen.size = -1
-        seen.body = seen.headers = b""
+        seen.body = seen.headers = seen.key = b""
         self.bytes += MESSAGE_COST
         if record == NULL:
             return seen
@@ -383,8 +389,9 @@ cdef class Peek(LogRead):
         seen.body = PyBytes_FromStringAndSize(
             <const char *>record_body(record), min(record.body_length, self.max_body))
         seen.headers = PyBytes_FromStringAndSize(<const char *>headers, length)
+        seen.key = key_text(record)
         # The maximum size after base64 encoding or escaping.
-        self.bytes += 4 * <uint64_t>len(seen.body) // 3 + 6 * length
+        self.bytes += 4 * <uint64_t>len(seen.body) // 3 + 6 * (length + len(seen.key))
         return seen
 
     cdef void release(self) noexcept:
@@ -395,6 +402,13 @@ cdef class Peek(LogRead):
         for i in range(self.held_count):
             self.window.unpin(self.held_messages[i].block)
         self.held_count = 0
+
+
+cdef bytes key_text(const Record *record):
+    """Return the text of a message's key; empty if it has none."""
+    cdef uint16_t length = 0
+    cdef const uint8_t *key = record_key(record, &length)
+    return PyBytes_FromStringAndSize(<const char *>key, length) if length else b""
 
 
 cdef tuple client_of(const Entry *entry):

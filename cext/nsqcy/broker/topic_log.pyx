@@ -743,14 +743,14 @@ cdef class TopicLog(Checkpoints):
             columns))
 
     def peek(self, str channel not None, str state not None, int limit, after,
-             uint32_t max_body, done):
+             uint32_t max_body, done, bytes key not None=b""):
         """View messages in a channel, or in the topic itself if `channel` is "".
 
         Calls done(None) on success or done(reason) on failure: see peek.pyx.
         """
         return self.begin_read(Peek(
             self, self.channels[channel] if channel else None, state, limit, after, max_body,
-            done))
+            done, key))
 
     cdef LogRead begin_read(self, LogRead read):
         if self.reads is None:

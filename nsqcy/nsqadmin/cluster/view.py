@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from urllib3.util import Url
 
 from nsqcy.cluster import connections, discovery, stats, summaries
-from nsqcy.cluster.answer_forms import PEEKED, POLICY, Form, anything
+from nsqcy.cluster.answer_forms import KEYS, PEEKED, POLICY, Form, anything
 from nsqcy.cluster.connections import Connection
 from nsqcy.cluster.discovery import Producer, daemon_url, lookupd_url
 from nsqcy.cluster.parallel import Outcome, ask_all
@@ -379,6 +379,11 @@ class ClusterView:
         """Return the messages in a channel or, if no channel is given, in the topic itself."""
         what, names = target(topic, channel)
         return self._query_each(topic, node, f"{what}/peek", {**names, **params}, PEEKED)
+
+    def keys(self, topic: str, channel: str, params: Mapping[str, str]) -> list[NodeAnswer]:
+        """Return the keys of a channel with the most waiting messages on each nsqd."""
+        _, names = target(topic, channel)
+        return self._query_each(topic, "", "channel/keys", {**names, **params}, KEYS)
 
     def policies(self, topic: str, channel: str, node: str = "") -> list[NodeAnswer]:
         what, names = target(topic, channel)

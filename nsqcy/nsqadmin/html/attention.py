@@ -24,6 +24,7 @@ _OF_SEVERAL = {
     "backing-off": "backing off",
     "failing": "failing",
     "falling-behind": "falling behind",
+    "keys-blocked": "keys blocked for long",
     "no-consumer": "no consumer",
     "no-consumer-on-nsqd": "no consumer on some nsqds",
     "paused": "paused",

@@ -9,7 +9,7 @@ from nsqcy.nsqadmin.audit import DONE, MAX_ENTRIES, Entry
 from nsqcy.nsqadmin.html.layout import View
 from nsqcy.nsqadmin.html.tables import Columns, table, unsorted
 
-_TITLES = ("Time", "User", "Address", "Action", "Topic", "Channel", "Node", "Result")
+_TITLES = ("Time", "User", "Address", "Action", "Topic", "Channel", "Key", "Node", "Result")
 _COLUMNS: Columns[Entry] = [(title, unsorted) for title in _TITLES]
 
 

@@ -13,9 +13,9 @@ from nsqcy.nsqd.http.params import BOOLEANS, any_topic, topic_of
 from nsqcy.nsqd.process_messages import positions
 from nsqcy.nsqd.process_messages import topic_verbs as verbs
 from nsqcy.nsqd.process_messages.master_verbs import ForgetPolicies
+from nsqcy.nsqd.process_messages.peek import MAX_KEY
 from nsqcy.util.gotext import json_bytes
 
-MAX_KEY = 255  # bytes
 MAX_LISTED = 1000
 
 _LIMIT = re.compile(r"[0-9]{1,5}", re.ASCII)

@@ -20,6 +20,7 @@ BACKLOG, LOG = TOPIC_STATES = ("backlog", "log")
 QUEUED, IN_FLIGHT, DEFERRED = CHANNEL_STATES = ("queued", "in_flight", "deferred")
 COUNT, MAX_COUNT = 20, 100
 BYTES, MAX_BYTES = 64 << 10, 512 << 10  # per body
+MAX_KEY = 255  # bytes
 MAX_ANSWER = 1 << 20
 
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -35,7 +36,7 @@ class Look(NamedTuple):
     body.
 
     place: starting point in a log; a negative sequence number counts from its end. first: the
-    oldest message of the log.
+    oldest message of the log. key: only messages with this key; "": all.
     """
 
     state: str
@@ -44,6 +45,11 @@ class Look(NamedTuple):
     max_body: int
     place: Place | None = None
     first: int = 0
+    key: str = ""
+
+    @property
+    def key_bytes(self) -> bytes:
+        return self.key.encode("utf-8", "surrogateescape")
 
 
 def parse(params: dict[str, str], *, of_channel: bool) -> Look:
@@ -60,7 +66,10 @@ def parse(params: dict[str, str], *, of_channel: bool) -> Look:
         start = (int(place[1]), int(place[2])) if place else (1 << 64, 0)
         if max(map(abs, start)) >> 63:
             raise HttpError(400, "INVALID_START (allowed: the value of next in a response)")
-    return Look(state, count, start, size, _log_place(params, state))
+    key = params.get("key", "")
+    if "key" in params and not 1 <= len(key.encode("utf-8", "surrogateescape")) <= MAX_KEY:
+        raise HttpError(400, f"INVALID_KEY (allowed: 1 to {MAX_KEY} bytes)")
+    return Look(state, count, start, size, _log_place(params, state), key=key)
 
 
 def _log_place(params: dict[str, str], state: str) -> Place | None:
@@ -106,7 +115,11 @@ def after(look: Look) -> tuple[int, int] | None:
 def page(look: Look, peek: Peek) -> bytes:
     """The answer."""
     found, following = (_by_time if look.state in (IN_FLIGHT, DEFERRED) else _waiting)(look, peek)
-    messages = [{"start": start} | _shown(each, look.state) for start, each in found]
+    messages = [
+        {"start": start} | _shown(each, look.state)
+        for start, each in found
+        if not look.key or each.key == look.key_bytes
+    ]
     shown = {"state": look.state, "messages": messages, "next": following}
     if look.state == LOG:
         shown["previous"] = _previous(look, peek)
@@ -162,7 +175,7 @@ def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
 
 def _size(message: PeekedMessage) -> int:
     """Return an upper bound on a message's JSON size in bytes."""
-    return 400 + 4 * len(message.body) // 3 + 6 * len(message.headers)
+    return 400 + 4 * len(message.body) // 3 + 6 * (len(message.headers) + len(message.key))
 
 
 def _shown(message: PeekedMessage, state: str) -> dict[str, Any]:
@@ -177,6 +190,8 @@ def _shown(message: PeekedMessage, state: str) -> dict[str, Any]:
         "cut": len(message.body) < message.size,
         "headers": decode_headers(message.headers),
     }
+    if message.key:
+        shown["key"] = message.key.decode("utf-8", "backslashreplace")
     if state == DEFERRED:
         shown["due"] = message.time
     elif state == IN_FLIGHT:

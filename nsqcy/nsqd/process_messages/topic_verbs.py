@@ -382,7 +382,9 @@ class Peek(TopicVerb[bytes]):
             target.wake()
 
         after = peeking.after(look)
-        peek = found.peek(channel, look.state, look.maximum, after, look.max_body, done)
+        peek = found.peek(
+            channel, look.state, look.maximum, after, look.max_body, done, look.key_bytes
+        )
         try:
             problem = read.get()
         finally:
