@@ -324,3 +324,15 @@ def test_statistics_of_keys(make):
     assert largest["c"]["paused"] and not largest["b"]["blocked"]
     channel.change()
     assert "keys" not in channel.core.counters("t", "c")
+
+
+def test_a_redrive_delivers_nothing_out_of_order(make):
+    channel = make(order="key")
+    channel.publish(*"aaab")
+    client = channel.consumer(10)
+    assert numbers(client) == [1, 4]
+    channel.core.topic("t").pause_key("c", b"b", True)
+    channel.publish("b")
+    assert channel.core.topic("t").channels["c"].redrive(0) == 3
+    channel.core.settle()
+    assert numbers(client) == []
