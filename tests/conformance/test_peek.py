@@ -189,6 +189,8 @@ def test_only_what_is_read_is_got(shared: Nsqd) -> None:
 @one_worker
 def test_auth_is_not_passed_by(guarded: Nsqd, topic: str) -> None:
     guarded.web.create(topic, "c")
-    for path, query in (("/topic/peek", {}), ("/channel/peek", {"channel": "c"})):
+    of_channel = {"channel": "c"}
+    paths = {"/topic/peek": {}, "/channel/peek": of_channel, "/channel/keys": of_channel}
+    for path, query in paths.items():
         status, message = refusal(guarded.web.get(path, topic=topic, **query))
         assert (status, message[:16]) == (403, "PEEK_NOT_ALLOWED")

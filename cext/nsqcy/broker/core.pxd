@@ -733,6 +733,7 @@ cdef class Topic(TopicLog):
     cdef Channel new_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
     cdef int move(self) except -1
+    cdef int hand_over_pauses(self, Topic target) except -1
     cdef int end(self, bint delete, str reason, done=*) except -1
     cdef int settle_turn(self) except -1
     cdef int tick(self) except -1

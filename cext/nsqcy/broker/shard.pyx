@@ -187,6 +187,9 @@ cdef class Shard:
         """Move the messages of a closed log to the open topic of the same name: each message to the
         channels that have not finished it. These channels must exist."""
         cdef Topic topic = self.closed[group, key]
+        cdef Topic target = self.find(key)
+        if target is not None:
+            topic.hand_over_pauses(target)
         topic.move()
 
     def close_closed(self, str group not None, bytes key not None):

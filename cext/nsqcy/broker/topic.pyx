@@ -629,6 +629,15 @@ cdef class Topic(TopicLog):
         self.moves = True
         return 0
 
+    cdef int hand_over_pauses(self, Topic target) except -1:
+        """Pause the keys in the open topic that are paused in this closed log."""
+        cdef Channel channel
+        for channel in self.channels.values():
+            for key in channel.paused_keys if channel.name in target.channels else ():
+                if target.channels[channel.name].why_not_pause(key) != "TOO_MANY_PAUSED_KEYS":
+                    target.pause_key(channel.name, key, True)
+        return 0
+
     @property
     def is_stalled(self):
         """Whether a read of the log has failed, and no later read has succeeded."""

@@ -32,6 +32,8 @@ cdef class Dispatch(KeyedMessages):
             return budget       # the queue is not in order until the search ends
         if self.paused or self.cut_off:
             pass
+        elif self.redriving and self.keyed:
+            pass                # the index ignores the rules until the redrive ends
         elif self.rate:
             budget = self.dispatch_at_rate(budget)
         elif next_in_turn(&self.ready) != NULL:

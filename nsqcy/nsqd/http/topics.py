@@ -97,6 +97,8 @@ def empty_key(api: Context, request: Request) -> None:
 def list_keys(api: Context, request: Request) -> Reply:
     topic, channel = topic_and_channel(request)
     params = request.params
+    if not api.options.may_peek:  # keys are parts of messages
+        raise HttpError(403, "PEEK_NOT_ALLOWED (consumers need AUTH here: see --peek-without-auth)")
     limit = _LIMIT.fullmatch(params.get("limit", "100"))
     if limit is None or not 1 <= int(limit[0]) <= MAX_LISTED:
         raise HttpError(400, f"INVALID_LIMIT (allowed: 1 to {MAX_LISTED})")

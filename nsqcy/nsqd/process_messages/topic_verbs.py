@@ -200,7 +200,7 @@ class PauseKey(TopicVerb[None]):
         found = target.topic_of(self.topic, self.channel)
         key = self.key.encode("utf-8", "surrogateescape")
         problem = found.channels[self.channel].why_not_pause(key)
-        if problem is not None:
+        if problem is not None and (self.paused or problem != "TOO_MANY_PAUSED_KEYS"):
             raise Refused(problem)
         with time_to_write():
             target.make(found, lambda done: found.pause_key(self.channel, key, self.paused, done))

@@ -12,7 +12,7 @@ from nsqcy.config.policies import Policies
 from support.worker_core import EPOCH, SECOND, Core
 
 GROUP = "0123456789abcdef"
-POLICIES = {"t": {"durability": "os"}}
+POLICIES: dict[str, dict[str, Any]] = {"t": {"durability": "os"}}
 
 
 def policies() -> Policies:
@@ -101,6 +101,29 @@ def test_messages_move_to_the_channels_that_have_not_finished_them(taken_over: P
     second.shard.close_closed(GROUP, b"t")
     second.settle()
     assert not (taken_over / "copies" / GROUP / "t.topic").exists()
+    end(second)
+
+
+def test_paused_keys_stay_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "t/a", {"fair": True})
+    monkeypatch.setitem(POLICIES, "t", {"durability": "os", "key": "json:"})
+    first = core(tmp_path)
+    topic = first.create("t")
+    topic.channel("a")
+    topic.pause_key("a", b"7", True)
+    for body in (b"7", b"8"):
+        assert first.client().publish("t", body)
+    first.settle()
+    end(first)
+    (tmp_path / "copies" / GROUP).mkdir(parents=True)
+    shutil.move(tmp_path / "t.topic", tmp_path / "copies" / GROUP / "t.topic")
+    second = core(tmp_path, 10)
+    open_closed(second)
+    assert received(second, "a") == Counter([b"8"])
+    topic = second.shard.topic(b"t")
+    assert topic is not None
+    topic.pause_key("a", b"7", False)
+    assert received(second, "a") == Counter([b"7"])
     end(second)
 
 

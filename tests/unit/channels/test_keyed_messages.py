@@ -336,3 +336,22 @@ def test_a_redrive_delivers_nothing_out_of_order(make):
     assert channel.core.topic("t").channels["c"].redrive(0) == 3
     channel.core.settle()
     assert numbers(client) == []
+
+
+def test_a_long_redrive_lets_no_second_message_of_a_key_go(make):
+    channel = make(max_attempts=1, dead_letter_topic="dead")
+    channel.policies.set("dead/d", {"order": "key"})
+    core = channel.core
+    core.create("dead").channel("d")
+    channel.publish(*["a"] * 600)
+    client = channel.consumer(2500)
+    for each in client.messages():
+        client.requeue(each.id)
+    core.settle()
+    letters = core.client().subscribe("dead", "d", 10)
+    core.settle()
+    assert len(letters.messages()) == 1
+    core.topic("dead").channels["d"].redrive(0)
+    core.settle()
+    assert letters.messages() == []
+    assert core.counters("dead", "d")["depth"] == 0
