@@ -198,6 +198,20 @@ def test_every_block_is_typed_or_has_a_reason() -> None:
     assert UNTYPED.keys() - used == set()
 
 
+POLICY_FILES = [page for page in PAGES if "```ini\n[topic" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", POLICY_FILES, ids=lambda page: page.stem)
+def test_policies_that_it_shows_are_valid(page: Path, tmp_path: Path) -> None:
+    shown = re.findall(r"^```ini\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for number, text in enumerate(shown):
+        path = tmp_path / f"{number}.ini"
+        path.write_text(text)
+        command = [sys.executable, "-m", "nsqcy", "config", "check", str(path)]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_readme_is_tried() -> None:
     assert ROOT / "README.md" in TESTED
 
