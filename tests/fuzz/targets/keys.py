@@ -1,4 +1,5 @@
-"""Keys in JSON bodies: where Python's parser also accepts a body, both find the same value."""
+"""Keys in JSON bodies: where Python's parser also accepts a body, both find the same values. Three
+pointers are looked for in one walk."""
 
 import json
 import random
@@ -33,11 +34,14 @@ def fresh(chance: random.Random) -> bytes:
 
 
 def one(data: bytes) -> None:
-    pointer = POINTERS[data[0] % len(POINTERS)] if data else ""
+    first = data[0] if data else 0
+    pointers = [POINTERS[(first + number) % len(POINTERS)] for number in range(3)]
     body = data[1:]
-    found = KeySources(f"json:{pointer}").taken(b"", body)[0]
-    assert len(found) <= 255
-    found.decode()
+    sources = KeySources(*(f"json:{pointer}" for pointer in pointers))
+    key, priority, id, _ = sources.taken(b"", body)
+    for found in (key, id):
+        assert len(found) <= 255
+        found.decode()
     constants: list[str] = []  # NaN and Infinity, which only Python accepts
     try:
         whole = json.loads(
@@ -47,10 +51,16 @@ def one(data: bytes) -> None:
             parse_constant=constants.append,
         )
     except (ValueError, RecursionError):
-        assert not found
+        assert (key, priority, id) == (b"", 0, b"")
         return
-    if found or (_depth(body) <= DEEP and not constants):
-        assert found == _value(whole, pointer)
+    if key or priority or id or (_depth(body) <= DEEP and not constants):
+        assert key == _value(whole, pointers[0])
+        assert priority == _digit(_value(whole, pointers[1]))
+        assert id == _value(whole, pointers[2])
+
+
+def _digit(text: bytes) -> int:
+    return int(text) if len(text) == 1 and text in b"0123456789" else 0
 
 
 def _value(found: object, pointer: str) -> bytes:
