@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from nsqcy.cluster.rates import Rates
 from nsqcy.cluster.stats import ChannelStats, ClientStats, Names, TopicStats
-from nsqcy.config.durations import SECOND, short_duration
 from nsqcy.names import is_ephemeral
 
 MIN_GROWTH = 1.0  # messages per second; a short sample is not precise enough for slower growth
@@ -251,7 +250,7 @@ def _blocked_keys(channel: ChannelStats) -> Iterator[Problem]:
     keys = channel.keys
     if keys is None or keys.blocked_seconds < BLOCKED_SECONDS:
         return
-    span = short_duration(keys.blocked_seconds * SECOND)
+    span = count(int(keys.blocked_seconds // 60), "minute")
     yield Problem(
         *(Severity.WARNING, "keys-blocked", _place(channel), f"a key is blocked for {span}"),
         f"{count(keys.blocked, 'key')} of {_name(channel)} may not deliver the waiting messages,"
