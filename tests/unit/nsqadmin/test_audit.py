@@ -43,9 +43,9 @@ def test_results() -> None:
     with pytest.raises(HttpError):
         empty(app, REQUEST, "gone")
     assert [each[1:] for each in app.audit.latest()] == [
-        ("anna", "::1", "empty", "gone", "", "", "TOPIC_NOT_FOUND"),
-        ("anna", "::1", "empty", "t", "", "n:1", "n:1"),
-        ("anna", "::1", "empty", "t", "", "", "done"),
+        ("anna", "::1", "empty", "gone", "", "", "TOPIC_NOT_FOUND", ""),
+        ("anna", "::1", "empty", "t", "", "n:1", "n:1", ""),
+        ("anna", "::1", "empty", "t", "", "", "done", ""),
     ]
     assert log.lines[-1] == "action: empty gone by anna from ::1: TOPIC_NOT_FOUND"
 
