@@ -21,8 +21,11 @@ HTTP = os.environ.get("NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
 class Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        event_id = self.headers["X-Event-Id"] or ""
+        # An event without a usable id is kept each time.
+        usable = event_id if 0 < len(event_id.encode()) <= 255 else None
         try:
-            producer.publish("webhooks", body, timeout=5, dedup_id=self.headers["X-Event-Id"])
+            producer.publish("webhooks", body, timeout=5, dedup_id=usable)
             status = 200
         except Error:
             status = 503  # the sender repeats the event later, with the same id

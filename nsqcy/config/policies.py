@@ -187,7 +187,7 @@ ORDER = Option(
     "",
     "key: deliver one message of a key at a time, in publish order",
     example="key",
-    rule=Rule("key, or nothing", lambda value: value in ORDERS),
+    rule=Rule("key, or an empty value", lambda value: value in ORDERS),
 )
 FAIR = Option(
     "fair",
@@ -227,6 +227,8 @@ URGENT_FIRST = Option(
     "deliver messages with a higher priority first; without effect if the channel has an order",
     example=True,
 )
+UNORDERED = Rule("false, because order is set", lambda value: not value)
+"""For urgent_first, if the same section or request sets an order."""
 PRIORITY_SHARE = Option(
     "priority-share",
     FLOAT,

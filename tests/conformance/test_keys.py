@@ -402,13 +402,14 @@ def test_rules_apply_to_messages_that_wait(shared: Nsqd, topic: str) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"order": "keys"}, 'order: invalid value "keys" (allowed: key, or nothing)'),
+        ({"order": "keys"}, 'order: invalid value "keys" (allowed: key, or an empty value)'),
         ({"fair": "yes"}, "(allowed: true or false)"),
         ({"in_flight_per_key": -1}, "in_flight_per_key: invalid value -1 (allowed: [0,1000000])"),
         ({"depth_per_key": -1}, "depth_per_key: invalid value -1 (allowed: [0,1000000000])"),
         ({"key_rate": -1}, "key_rate: invalid value -1 (allowed: 0 or [0.001,1000000000])"),
         ({"priority_share": 0.5}, "priority_share: invalid value 0.5 (allowed: [0,0.1])"),
         ({"requeue_on_disconnect": "maybe"}, "(allowed: yes, no or auto)"),
+        ({"on_full": "drop-newest"}, "(allowed: reject or drop-oldest)"),
         (
             {"order": "key", "urgent_first": True},
             "urgent_first: invalid value true (allowed: false, because order is set)",
@@ -440,4 +441,4 @@ def test_nsqd_does_not_start_with_a_bad_rule(tmp_path: Path) -> None:
     path.write_text("[channel orders/billing]\norder = keys\n")
     done = run(f"--config={path}", f"--data-path={tmp_path}")
     assert done.returncode != 0
-    assert "allowed: key, or nothing" in done.stdout + done.stderr
+    assert "allowed: key, or an empty value" in done.stdout + done.stderr

@@ -202,9 +202,8 @@ def test_policies(commands: Commands) -> None:
     commands.ok("channel", "create", "t", "c")
     for policy in commands.json("topic", "config", "t", "max_depth=1000").values():
         assert policy["max_depth"] == {"value": 1000, "from": "http"}
-    assert "dead_letter_topic  failed" in commands.ok(
-        "channel", "config", "t", "c", "dead_letter_topic=failed"
-    )
+    shown = commands.ok("channel", "config", "t", "c", "dead_letter_topic=failed")
+    assert re.search("dead_letter_topic +failed", shown)
     existing = commands.run("channel", "config", "t", "c", "max_attempts=3")
     misspelled = commands.run("channel", "config", "t", "d", "max_attempts=3")
     assert (existing.returncode, existing.stderr) == (0, b"")
@@ -215,6 +214,7 @@ def test_policies(commands: Commands) -> None:
     for policy in commands.json("topic", "config", "t", "--reset").values():
         assert policy["max_depth"]["from"] == "default"
     assert "INVALID" in commands.run("topic", "config", "t", "max_depth=x").stderr.decode()
+    assert "missing unit" in commands.run("topic", "config", "t", "ttl=10").stderr.decode()
 
 
 def test_a_channel_is_moved_back(commands: Commands) -> None:

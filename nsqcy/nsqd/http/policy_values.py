@@ -10,7 +10,7 @@ from typing import Any
 
 from nsqcy.config.hints import unknown_key
 from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, int64
-from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies, shown
+from nsqcy.config.policies import CHANNEL_KEYS, TOPIC_KEYS, UNORDERED, Policies, shown
 from nsqcy.config.publish_limits import publish_limits
 from nsqcy.names import quote
 from nsqcy.nsqd.options import NsqdOptions, policy_rule
@@ -65,7 +65,7 @@ def read(name: str, key: str, value: Any, options: NsqdOptions) -> Value:
         found = _value(option, value)
     except ValueError as error:
         raise BadPolicy(f"{key}: invalid value {_json(value)}: {error}", _allowed(option)) from None
-    rule = policy_rule(options, key)
+    rule = policy_rule(options, keys, key)
     if rule is not None and not rule.holds(found):
         raise BadPolicy(f"{key}: invalid value {_json(value)}", rule.text)
     if key == "dead_letter_topic" and found == name.partition("/")[0]:
@@ -105,7 +105,7 @@ def read_all(name: str, said: Mapping[str, Any], options: NsqdOptions) -> dict[s
         elif key not in keys_of(name):
             read(name, key, value, options)
     if found.get("order") and found.get("urgent_first"):
-        raise BadPolicy("urgent_first: invalid value true", "false, because order is set")
+        raise BadPolicy("urgent_first: invalid value true", UNORDERED.text)
     return found
 
 
