@@ -473,10 +473,19 @@ static int op_syncs(int kind) {
     return kind == IO_SYNC || kind == IO_FSYNC || kind == IO_SYNC_DIR;
 }
 
+/* Whether the op makes durable what its log is about to remove. */
+static int op_is_doomed(const IoOp *op) {
+    return (op_syncs(op->kind) || op->kind == IO_RENAME) && op->result && op->result->chain
+        && !op->result->removes
+        && atomic_load_explicit(&op->result->chain->doomed, memory_order_relaxed);
+}
+
 static void run_op(IoEngine *engine, IoOp *op) {
     File *file = op->file;
     int call = CALL_NONE, sticky, fails;
     int64_t began = op_syncs(op->kind) ? monotonic_ns() : 0;
+    if (op->kind == IO_MARK || op_is_doomed(op))
+        return;
     if (!file) {
         op->error = run_path_op(engine, op, &call);
     } else {
@@ -543,7 +552,7 @@ static void run_writes(IoEngine *engine, IoOp **ops, int count) {
 
 /* Whether the first lane passes the op on. */
 static int op_goes_on(const IoOp *op) {
-    return op->lane != LANE_WRITES && op->kind != IO_WAIT;
+    return op->lane != LANE_WRITES;
 }
 
 /* A waiting hub is woken for this many finished ops, or for the last one. */
@@ -566,8 +575,6 @@ static void finish_ops(IoEngine *engine, IoOp **ops, int count) {
     for (int i = 0; i < count; i++) {
         list_push(&engine->finished, ops[i]);
         announces |= !ops[i]->quiet || ops[i]->error;
-        if (op_goes_on(ops[i]) && --engine->lanes[ops[i]->lane].under_way == 0)
-            pthread_cond_signal(&engine->emptied);
     }
     engine->in_hand -= (uint64_t)count;
     engine->finished_count += (uint64_t)count;
@@ -594,18 +601,10 @@ static void pass_on(IoEngine *engine, IoOp *op) {
     int slept;
     pthread_mutex_lock(&engine->lock);
     list_push(&lane->queued, op);
-    lane->under_way++;
     slept = lane_sleeps(lane);
     pthread_mutex_unlock(&engine->lock);
     if (slept)
         sem_post(&lane->work);
-}
-
-static void wait_for_lane(IoEngine *engine, int lane) {
-    pthread_mutex_lock(&engine->lock);
-    while (engine->lanes[lane].under_way)
-        pthread_cond_wait(&engine->emptied, &engine->lock);
-    pthread_mutex_unlock(&engine->lock);
 }
 
 static void lane_begins(Lane *lane, IoOp *op) {
@@ -622,9 +621,7 @@ static void lane_do_all(Lane *lane, IoOp **ops, int count) {
         return;
     }
     lane_begins(lane, op);
-    if (op->kind == IO_WAIT)
-        wait_for_lane(engine, op->lane);
-    else if (op_writes(op->kind))
+    if (op_writes(op->kind))
         run_writes(engine, ops, count);
     else
         run_op(engine, op);
@@ -876,7 +873,6 @@ int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit,
     lock_init(&engine->files);
     lock_init(&engine->sharing);
     pthread_cond_init(&engine->answer, NULL);
-    pthread_cond_init(&engine->emptied, NULL);
     for (int i = 0; i < LANES; i++) {
         engine->lanes[i].engine = engine;
         sem_init(&engine->lanes[i].work, 0, 0);
@@ -921,11 +917,24 @@ void op_free(IoEngine *engine, IoOp *op) {
 }
 
 void engine_submit(IoEngine *engine, IoOp *op) {
+    IoHold *hold = op->result && op->result->chain ? op->result->chain->hold : NULL;
     if (op->file)
         op->file->refs++;
     engine->outstanding++;
+    if (hold && !hold->released) {
+        hold->count++;
+        list_push(&hold->held, op);
+        return;
+    }
     engine->submitted_count++;
     list_push(&engine->submitted, op);
+}
+
+void engine_release(IoEngine *engine, IoHold *hold) {
+    hold->released = 1;
+    list_splice(&engine->submitted, &hold->held);
+    engine->submitted_count += hold->count;
+    hold->count = 0;
 }
 
 int engine_open_file_system(IoEngine *engine, const char *path) {
@@ -1014,7 +1023,7 @@ int lane_step(Lane *lane) {
         lane_do(lane, list_pop(&lane->queued));
         op = lane->queued.head;
     }
-    if (!op || (op->kind == IO_WAIT && engine->lanes[op->lane].under_way))
+    if (!op)
         return 0;
     lane_do(lane, list_pop(&lane->queued));
     return 1;
@@ -1080,7 +1089,6 @@ void engine_stop(IoEngine *engine) {
     pthread_mutex_destroy(&engine->files);
     pthread_mutex_destroy(&engine->sharing);
     pthread_cond_destroy(&engine->answer);
-    pthread_cond_destroy(&engine->emptied);
 }
 
 File *file_new(IoEngine *engine, int at, const char *path, int flags) {
