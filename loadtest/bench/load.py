@@ -605,8 +605,9 @@ def arriving(
     def run() -> Report:
         opened = 0
         while not team.tally[-1]:
-            crowd.answer(0.0 if opened < connections else 0.05)
-            for _ in range(min(AT_ONCE - (opened - crowd.subscribed), connections - opened)):
+            room = min(AT_ONCE - (opened - crowd.subscribed), connections - opened)
+            crowd.answer(0.0 if room else 0.05)
+            for _ in range(room):
                 sock = _from(source, address)
                 sock.sendall(first)  # the kernel has accepted it, and keeps this for nsqd
                 crowd.add(sock)
