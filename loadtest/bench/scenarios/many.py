@@ -105,6 +105,8 @@ def many_idle(settings: Settings) -> Iterator[Result]:
             cpu = nsqd.cpu_of_each()
             team.go()
             count, took = _arrived(team, processes, wanted)
+            if nsqd.pids and set(procfs.family(nsqd.pids[0])) != set(nsqd.pids):
+                raise RuntimeError(f"a process of nsqd has ended after {count:,} connections")
             of_each = [now - then for now, then in zip(nsqd.cpu_of_each(), cpu, strict=True)]
             name = f"{count:,} idle connections"
             result = Result(name, count, took, sum(of_each), 0.0, busiest_cpu=max(of_each))
