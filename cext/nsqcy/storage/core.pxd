@@ -963,6 +963,9 @@ cdef class RecordWindow:
     cdef Cursor **cursors           # all cursors over this window
     cdef uint32_t cursor_count
     cdef uint32_t cursor_room
+    cdef const Cursor *last         # the reader that is furthest behind; NULL: not known
+    cdef uint64_t others_from       # no other reader is before this sequence number
+    cdef readonly uint64_t searches     # number of searches for `last`
     cdef Cursor visible             # records before this cursor may be read
     cdef Cursor fanout              # records before this cursor belong to the channels
     # Cursors for retention: while they are watched, records after them are kept, with or without
@@ -993,6 +996,8 @@ cdef class RecordWindow:
             if cursor.block != NULL:
                 cursor.block.cursors -= 1
             cursor.block = to.block
+        if to.seq < cursor.seq and to.seq < self.others_from:
+            self.others_from = to.seq
         cursor.offset = to.offset
         cursor.seq = to.seq
 
@@ -1039,6 +1044,7 @@ cdef class RecordWindow:
     cdef uint64_t min_seq(self) noexcept
     cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept
     cdef const Cursor *last_reader(self) noexcept
+    cdef void find_last_reader(self) noexcept
     cdef bint only_keeps(self, const Cursor *cursor) noexcept
     cdef Block *open_block(self, uint64_t size) except NULL
     cdef void leave_window(self, Block *block) noexcept
