@@ -6,6 +6,7 @@ it is ready, starts when all are ready, and returns a report.
 """
 
 import ctypes
+import errno
 import gc
 import json
 import mmap
@@ -38,10 +39,10 @@ AT_ONCE = 64  # connections that a process opens at the same time
 READABLE = 4096  # maximum connections to answer before new ones are opened
 PATIENCE = 180.0  # time limit in seconds for each team member to get ready, or to finish
 PR_SET_TIMERSLACK = 29
-IP_BIND_ADDRESS_NO_PORT = 24
 
 Report = dict[str, Any]
 _context = multiprocessing.get_context("fork")
+_ports = iter(range(10_000, 65_536))  # for this process's source address
 
 
 # -- connections
@@ -133,10 +134,16 @@ def consumer_at(
 
 def _from(source: str, address: Address) -> socket.socket:
     sock = socket.socket()
-    # connect() then chooses the port: bind() would search all used ones, which takes longer than
-    # everything else from about 10,000 connections on.
-    sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
-    sock.bind((source, 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Without a port, bind() searches all used ports, and connect() all even ones: with more than
+    # 10,000 connections, that takes longer than everything else.
+    for port in _ports:
+        try:
+            sock.bind((source, port))
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
     sock.connect(address)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
