@@ -15,8 +15,11 @@
  * after all earlier ops, and later ops do not wait for it. The caller chooses the lane, and ensures
  * that no two lanes work on the same file in an order-dependent way: all syncs of a file must be in
  * one lane while any is in progress (the kernel reports a write-back error of an open file only
- * once), and so must all ops that name a path. IO_WAIT holds the writes until the lane that it
- * names is empty.
+ * once), and so must all ops that name a path. IO_MARK does nothing: its end shows that its lane
+ * has run all earlier ops.
+ *
+ * A hold keeps the ops of some chains on the hub until engine_release(). A log uses it if the files
+ * of an earlier log of the same name are still being removed.
  *
  * Writes that are adjacent, in the queue and in their file, run as one. Each is reported with its
  * own outcome.
@@ -59,6 +62,7 @@ typedef struct File {
     int users;               /* ops using it: it is not closed to make room for other files */
     int error;               /* sticky */
     int error_call;
+    uint64_t reserved;       /* used by the thread of the writes alone: where allocated blocks end */
     int opened;              /* whether the file has been opened once */
     int refs;                /* hub side: owner and ops */
     int failed;              /* hub side: the sticky error as reported by completions */
@@ -67,7 +71,7 @@ typedef struct File {
 enum IoKind {
     IO_WRITE, IO_WRITE_RECORDS, IO_READ, IO_READ_RECORDS, IO_PICK, IO_SYNC, IO_FSYNC, IO_TRUNCATE,
     IO_CLOSE, IO_RENAME, IO_LINK, IO_UNLINK_FILE, IO_MKDIR, IO_UNLINK, IO_RMDIR, IO_SYNC_DIR, IO_FREE,
-    IO_WAIT
+    IO_MARK
 };
 
 enum IoLane {
@@ -77,10 +81,12 @@ enum IoLane {
     LANES
 };
 
-/* The ops of one log: what the thread that shares a sync knows about them. */
+/* The ops of one log: what the threads know about them. */
 typedef struct IoChain {
     uint64_t round;          /* the number of the shared sync that it waits for, or waited for */
     int waits;               /* later ops of the chain have been left for the next round */
+    _Atomic int doomed;      /* its files will be removed: there is no need to sync or rename them */
+    struct IoHold *hold;     /* hub side: its ops wait for this hold, or NULL */
 } IoChain;
 
 /* Results of an op, for callers that request them. */
@@ -89,6 +95,7 @@ typedef struct IoResult {
     RunFacts facts;          /* of a run written */
     Damages damages;         /* of a run read */
     int call;                /* the call that failed */
+    int removes;             /* set by the caller: the op is part of the removal of a log's files */
 } IoResult;
 
 /* A record to be read from a run. */
@@ -130,7 +137,7 @@ typedef struct IoOp {
     int dense;
     int quiet;               /* its end alone is no reason to wake the hub, unless it fails */
     int kind;
-    int lane;                /* of an IO_WAIT: the lane to wait for */
+    int lane;
     int error;
     int64_t took;            /* ns, of a sync; 0: no sync */
 } IoOp;
@@ -139,6 +146,13 @@ typedef struct IoList {
     IoOp *head, *tail;
 } IoList;
 
+/* Ops that have been submitted, but that the threads may not run yet; hub side. */
+typedef struct IoHold {
+    IoList held;
+    uint64_t count;
+    int released;
+} IoHold;
+
 typedef struct Lane {
     struct IoEngine *engine;
     pthread_t thread;
@@ -146,7 +160,6 @@ typedef struct Lane {
     _Atomic(IoOp *) running; /* read by the hub: which op is in progress, or NULL ... */
     _Atomic uint64_t begun;  /* ... and the number of ops that have begun */
     IoList queued;           /* this and the rest are under the engine's lock */
-    uint64_t under_way;      /* unfinished ops that were passed on to it */
     int sleeping;
     int stop;
 } Lane;
@@ -155,7 +168,6 @@ typedef struct IoEngine {
     Lane lanes[LANES];
     pthread_mutex_t lock;
     pthread_cond_t answer;
-    pthread_cond_t emptied;
     IoList finished;         /* this and the next six are under the lock */
     int announced;           /* whether the eventfd has been written since the last collection */
     int listening;           /* whether quiet ops are announced until the next collection */
@@ -194,6 +206,8 @@ int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit, int fi
 IoOp *op_new(IoEngine *engine, int kind);
 void op_free(IoEngine *engine, IoOp *op);
 void engine_submit(IoEngine *engine, IoOp *op);
+/* Submits the ops of a hold, which holds no later op. */
+void engine_release(IoEngine *engine, IoHold *hold);
 /* Opens a directory on the file system that holds the files. Call this before they are written: only
  * later errors are reported to the descriptor. Returns 0 or an errno. */
 int engine_open_file_system(IoEngine *engine, const char *path);
@@ -217,7 +231,7 @@ void engine_wait(IoEngine *engine);
 IoOp *lane_running(Lane *lane, uint64_t *begun);
 /* The path of an op: valid until the hub frees the op. */
 const char *op_path(const IoOp *op);
-/* In an engine without threads, runs a lane's first op; returns 0 if it has none or must wait. */
+/* In an engine without threads, runs a lane's first op; returns 0 if it has none. */
 int lane_step(Lane *lane);
 /* Does the same as a single thread that runs all ops in the order of submission. */
 int engine_step(IoEngine *engine);

@@ -6,6 +6,7 @@ it is ready, starts when all are ready, and returns a report.
 """
 
 import ctypes
+import errno
 import gc
 import json
 import mmap
@@ -34,11 +35,14 @@ COLUMNS = "timestamp,id,headers,body"
 BLOCK_COUNT = struct.Struct("<40xI")  # number of records in a log block
 NEGOTIATED = {"tls": "tls_v1", "snappy": "snappy", "deflate": "deflate"}  # keys in IDENTIFY
 SHOWN = 100  # maximum bytes of a frame that an error shows
+AT_ONCE = 64  # connections that a process opens at the same time
+READABLE = 4096  # maximum connections to answer before new ones are opened
 PATIENCE = 180.0  # time limit in seconds for each team member to get ready, or to finish
 PR_SET_TIMERSLACK = 29
 
 Report = dict[str, Any]
 _context = multiprocessing.get_context("fork")
+_ports = iter(range(10_000, 65_536))  # for this process's source address
 
 
 # -- connections
@@ -123,10 +127,26 @@ def consumer_at(
     source: str, address: Address, topic: str, channel: str, ready: int
 ) -> socket.socket:
     """Return a consumer with this loopback address: each address has its own ports."""
-    sock = socket.create_connection(address, source_address=(source, 0))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock = _from(source, address)
     sock.sendall(b"  V2")
     return subscribe(sock, topic, channel, ready)
+
+
+def _from(source: str, address: Address) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Without a port, bind() searches all used ports, and connect() all even ones: with more than
+    # 10,000 connections, that takes longer than everything else.
+    for port in _ports:
+        try:
+            sock.bind((source, port))
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    sock.connect(address)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def subscribe(sock: socket.socket, topic: str, channel: str, ready: int) -> socket.socket:
@@ -582,21 +602,24 @@ def idle(
 def arriving(
     address: Address, topic: str, connections: int, beats: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """Like `idle`, but the connections are opened while the others answer heartbeats, until the
-    members' counters in the tally are negative. This member's counters, at `index` and `beats`, are
-    its connections and its heartbeats."""
+    """Like `idle`, but the connections are opened while the others answer heartbeats, at most
+    AT_ONCE at the same time, until the tally's last counter is set. This member's counters, at
+    `index` and `beats`, are its connections and its heartbeats."""
     crowd = _Idle()
-    open_one = partial(consumer_at, f"127.0.1.{index + 1}", address, topic, "bench", 1)
+    source = f"127.0.1.{index + 1}"
+    first = b"  V2" + command(b"SUB", topic.encode(), b"bench") + command(b"RDY", b"1")
 
     def run() -> Report:
-        while team.tally[index] >= 0:
-            if len(crowd) < connections:
-                crowd.add(open_one())
-                team.tally[index] = len(crowd)
-                if len(crowd) % 100 == 0:
-                    crowd.answer(0)
-            else:
-                crowd.answer(0.2)
+        opened = 0
+        while not team.tally[-1]:
+            room = min(AT_ONCE - (opened - crowd.subscribed), connections - opened)
+            crowd.answer(0.0 if room else 0.05)
+            for _ in range(room):
+                sock = _from(source, address)
+                sock.sendall(first)  # the kernel has accepted it, and keeps this for nsqd
+                crowd.add(sock)
+                opened += 1
+            team.tally[index] = crowd.subscribed
             team.tally[beats] = crowd.beats
         return {"messages": 0, "lost": crowd.lost, "beats": crowd.beats}
 
@@ -607,12 +630,9 @@ class _Idle:
     """Connections that answer heartbeats."""
 
     def __init__(self) -> None:
-        self.lost = self.beats = 0
+        self.subscribed = self.lost = self.beats = 0
         self._socks: dict[int, socket.socket] = {}
         self._poll = select.epoll()
-
-    def __len__(self) -> int:
-        return len(self._socks)
 
     def add(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -621,12 +641,21 @@ class _Idle:
 
     def answer(self, wait: float) -> None:
         """Answer heartbeats; wait at most this number of seconds for the first one."""
-        for fd, _ in self._poll.poll(wait):
-            data = self._socks[fd].recv(4096)
-            if not data:
-                self._poll.unregister(fd)
+        for fd, _ in self._poll.poll(wait, READABLE):
+            try:
+                self._receive(self._socks[fd])
+            except ConnectionError:
+                self._socks.pop(fd).close()
                 self.lost += 1
-                continue
-            for _ in range(data.count(HEARTBEAT)):
-                self._socks[fd].sendall(b"NOP\n")
-                self.beats += 1
+
+    def _receive(self, sock: socket.socket) -> None:
+        data = sock.recv(4096)
+        if not data:
+            raise ConnectionError
+        beats, answers = data.count(HEARTBEAT), data.count(OK)
+        if len(data) != beats * len(HEARTBEAT) + answers * len(OK):
+            raise RuntimeError(f"unexpected answer {data[:SHOWN]!r}")
+        self.subscribed += answers
+        if beats:
+            sock.sendall(b"NOP\n" * beats)
+            self.beats += beats

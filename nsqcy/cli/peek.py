@@ -155,6 +155,8 @@ def merged(found: dict[Node, list[dict[str, Any]]]) -> list[Peeked]:
 
 def _as_json(message: Peeked) -> dict[str, Any]:
     values = {name: value for name, value in message.values.items() if name != "start"}
+    if "attempts" in values:
+        values["attempts"] = attempts(message.values)
     return values | {"body": None, "nsqd": message.node} | bodies.as_json(message.body)
 
 

@@ -36,5 +36,5 @@ def messages(page: Page, count: int = sys.maxsize) -> Iterator[dict[str, Any]]:
 def attempts(message: Mapping[str, Any]) -> int:
     """Return a message's attempts; for a dead letter, the attempts after which it was moved."""
     headers = message["headers"] or {}
-    told = headers.get("attempts", "") if "origin-channel" in headers else ""
-    return int(told) if told.isdecimal() and len(told) < 10 else message["attempts"]
+    before = headers.get("attempts", "") if "origin-channel" in headers else ""
+    return int(before) if before.isdecimal() and len(before) < 10 else message["attempts"]

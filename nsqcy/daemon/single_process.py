@@ -70,6 +70,9 @@ class Daemon:
 
     # The acceptor's only target
 
+    def full(self) -> bool:
+        return False
+
     def lagging(self) -> bool:
         return False
 

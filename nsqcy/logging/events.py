@@ -56,6 +56,16 @@ def accept_paused(*, listener: str, error: str) -> str:
     return f"{listener}: accept: {error}; pausing"
 
 
+@warn(NSQD)
+def workers_full(*, full: int, workers: int, limit: int) -> str:
+    """Some workers have no descriptors left for new connections; the other workers get these.
+    Logged at most once a minute."""
+    return (
+        f"open files: {full} of {workers} workers have reached the limit of {limit}; other workers "
+        "get new connections; raise LimitNOFILE= in the service unit, or --workers"
+    )
+
+
 @info(ALL)
 def closing(*, listener: str, address: str) -> str:
     """The daemon is stopping."""

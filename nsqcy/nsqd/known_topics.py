@@ -5,9 +5,11 @@ Independent of the file that stores them (nsqd/master/metadata.py) and of nsqloo
 
 import json
 from collections.abc import Iterator
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
 from nsqcy.names import is_ephemeral
+from nsqcy.util.slices import Slices
 
 MAX_CHANGES = 10_000
 
@@ -25,24 +27,54 @@ class Topic:
     """A known topic: whether it is paused, and whether each of its channels is paused.
 
     written: its JSON in nsqd.dat; None: not created since the last change
+    since: the last view when the object was created; later views may contain the object
     """
 
-    __slots__ = ("channels", "paused", "written")
+    __slots__ = ("channels", "paused", "since", "written")
 
-    def __init__(self, paused: bool = False, channels: dict[str, bool] | None = None) -> None:
+    def __init__(self, paused: bool, channels: dict[str, bool], since: object) -> None:
         self.written: bytes | None = None
         self.paused = paused
-        self.channels = {} if channels is None else channels
+        self.channels = channels
+        self.since = since
+
+    def to_json(self, name: str, slices: Slices) -> bytes:
+        """Return the topic, with its durable channels, as in nsqd.dat. Cached until the topic
+        changes: encoding ten thousand topics at each change would take long."""
+        if self.written is None:
+            channels = []
+            for channel, paused in self.channels.items():
+                slices.step()
+                if not is_ephemeral(channel):
+                    channels.append(f'{{"name":{quoted(channel)},"paused":{_JSON[paused]}}}')
+            listed = f"[{','.join(channels)}]" if channels else "null"
+            text = f'{{"name":{quoted(name)},"paused":{_JSON[self.paused]},"channels":{listed}}}'
+            self.written = text.encode()
+        return self.written
+
+
+_JSON = {False: "false", True: "true"}
+
+
+class View(NamedTuple):
+    """All topics, in their order, at one moment: their names, and as many topics. Later changes do
+    not affect it."""
+
+    names: list[str]
+    topics: list[Topic]
+    version: int
 
 
 class KnownTopics:
     """All existing topics and channels. Deleted topics and channels are removed immediately.
 
-    `version` increases with each change.
+    `version` increases with each change. A topic that a view may contain is copied before it
+    changes.
     """
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
+        self._last_view = object()
         self._changes: list[Change] | None = []
         self.version = 0
 
@@ -71,18 +103,16 @@ class KnownTopics:
         """Add a topic; return whether it is new."""
         if topic in self._topics:
             return False
-        self._topics[topic] = Topic()
+        self._topics[topic] = Topic(False, {}, self._last_view)
         self._record(topic, "", False)
         return True
 
     def create_channel(self, topic: str, channel: str) -> bool:
         """Add a channel, and its topic if necessary; return whether it is new."""
         self.create_topic(topic)
-        found = self._topics[topic]
-        if channel in found.channels:
+        if channel in self._topics[topic].channels:
             return False
-        found.channels[channel] = False
-        found.written = None
+        self._changing(topic).channels[channel] = False
         self._record(topic, channel, False)
         return True
 
@@ -96,9 +126,9 @@ class KnownTopics:
     def delete_channel(self, topic: str, channel: str) -> bool:
         """Remove a channel; return whether it existed."""
         found = self._topics.get(topic)
-        if found is None or found.channels.pop(channel, None) is None:
+        if found is None or channel not in found.channels:
             return False
-        found.written = None
+        del self._changing(topic).channels[channel]
         self._record(topic, channel, None)
         return True
 
@@ -107,8 +137,7 @@ class KnownTopics:
         found = self._topics.get(topic)
         if found is None or found.paused == paused:
             return False
-        found.paused = paused
-        found.written = None
+        self._changing(topic).paused = paused
         self._record(topic, "", paused)
         return True
 
@@ -117,8 +146,7 @@ class KnownTopics:
         found = self._topics.get(topic)
         if found is None or found.channels.get(channel) in (None, paused):
             return False
-        found.channels[channel] = paused
-        found.written = None
+        self._changing(topic).channels[channel] = paused
         self._record(topic, channel, paused)
         return True
 
@@ -127,7 +155,7 @@ class KnownTopics:
         return the dropped topics."""
         found = topics & self._topics.keys()
         for topic in found:
-            channels = self._topics[topic].channels
+            channels = self._changing(topic).channels
             for channel in [name for name in channels if is_ephemeral(name)]:
                 del channels[channel]
         dropped = [topic for topic in found if is_ephemeral(topic)]
@@ -146,15 +174,10 @@ class KnownTopics:
             ],
         }
 
-    def written(self, topic: str) -> bytes:
-        """Return a topic, with its durable channels, as in nsqd.dat. Cached until the topic
-        changes: encoding the JSON of ten thousand topics at each change would delay the hub."""
-        found = self._topics[topic]
-        if found.written is None:
-            entry = self.entry(topic)
-            durable = [each for each in entry["channels"] if not is_ephemeral(each["name"])]
-            found.written = to_json({**entry, "channels": durable or None})
-        return found.written
+    def view(self) -> View:
+        """Return all topics as they are now. Takes about 10 ms for a million topics."""
+        self._last_view = object()
+        return View(list(self._topics), list(self._topics.values()), self.version)
 
     def take_changes(self) -> list[Change] | None:
         """Return the changes to durable topics and channels since the last call, in their order;
@@ -176,6 +199,15 @@ class KnownTopics:
         else:
             self.create_topic(topic)
             self.pause_topic(topic, paused)
+
+    def _changing(self, topic: str) -> Topic:
+        """Return a topic that is about to change, and is in no view."""
+        found = self._topics[topic]
+        if found.since is not self._last_view:
+            found = Topic(found.paused, dict(found.channels), self._last_view)
+            self._topics[topic] = found
+        found.written = None
+        return found
 
     def _record(self, topic: str, channel: str, paused: bool | None) -> None:
         self.version += 1

@@ -3,12 +3,14 @@
 Owns the watchers for the listening sockets and the choice of worker. Independent of processes: a
 worker is a target that is up or down, has a load, and may or may not accept sockets. Clients wait
 in the backlog while no target accepts sockets. They also wait while this process has only its
-reserve of descriptors left, because workers must accept earlier sockets first. When a worker has no
-descriptors left, or this process has no reserve, accepting pauses, longer each time.
+reserve of descriptors left, because workers must accept earlier sockets first. A worker without
+descriptors gets sockets only if all others have none left either; then, or when this process has no
+reserve, accepting pauses, longer each time.
 """
 
 import errno
 import os
+import resource
 import socket
 import time
 from collections import deque
@@ -50,9 +52,13 @@ class Target(Protocol):
         """Return whether the worker's heartbeat is late. If so, it is used only if all other
         targets are full."""
 
+    def full(self) -> bool:
+        """Return whether the worker has just refused a socket, because it has no descriptors left.
+        If so, it is used only if all other targets are full."""
+
     def load(self) -> int:
-        """Return the number of the worker's connections, including those being passed to it, and of
-        the consumers that it serves through other workers."""
+        """Return the number of the worker's connections, including those being passed to it. The
+        consumers that it serves through other workers count as well."""
 
     def send(self, item: Accepted) -> bool:
         """Pass a socket; return False if the target accepts none now."""
@@ -68,18 +74,27 @@ class Stalled(Protocol):
 
 
 class PauseLog:
-    """Logs pauses in accepting, at most once per LOG_INTERVAL."""
+    """Logs pauses in accepting, and full workers, each at most once per LOG_INTERVAL."""
 
     def __init__(self, log: Lines) -> None:
         self._log = log
-        self._logged = -LOG_INTERVAL
+        self._logged: dict[str, float] = {}
 
     def say(self, title: str, error: str) -> None:
+        if self._is_due("pause"):
+            events.accept_paused(self._log, listener=title, error=error)
+
+    def say_full(self, full: int, workers: int) -> None:
+        if self._is_due("full"):
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            events.workers_full(self._log, full=full, workers=workers, limit=limit)
+
+    def _is_due(self, what: str) -> bool:
         now = time.monotonic()
-        if now - self._logged < LOG_INTERVAL:
-            return
-        self._logged = now
-        events.accept_paused(self._log, listener=title, error=error)
+        if now - self._logged.get(what, -LOG_INTERVAL) < LOG_INTERVAL:
+            return False
+        self._logged[what] = now
+        return True
 
 
 class Acceptor:
@@ -129,9 +144,15 @@ class Acceptor:
         self._held.extend(items)
         self.resume()
 
-    def retry_later(self, item: Accepted) -> None:
-        """Retry a socket after a pause, because a worker has reached its open-files limit."""
+    def refused(self, item: Accepted) -> None:
+        """Pass on a socket that a worker has refused, because it has reached its open-files limit;
+        retry it after a pause if all workers have."""
         self._held.append(item)
+        full = sum(target.full() for target in self._targets.values())
+        if full < len(self._targets):
+            self._pause_log.say_full(full, len(self._targets))
+            self.resume()
+            return
         self._pause(item.kind.upper(), f"{os.strerror(errno.EMFILE)} in a worker")
 
     def resume(self) -> None:
@@ -201,9 +222,10 @@ class Acceptor:
         self._turn += 1
         targets = list(self._targets.values())
 
-        def rank(place: int) -> tuple[bool, int, int]:
+        def rank(place: int) -> tuple[bool, bool, int, int]:
             target = targets[place]
-            return target.lagging(), target.load(), (place - self._turn) % len(targets)
+            turn = (place - self._turn) % len(targets)
+            return target.full(), target.lagging(), target.load(), turn
 
         return any(targets[place].send(item) for place in sorted(range(len(targets)), key=rank))
 

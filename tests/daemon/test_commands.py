@@ -293,6 +293,7 @@ def test_redrive_one(commands: Commands) -> None:
             next(iter(consumer)).requeue(0, backoff=False)
     eventually(lambda: len(commands.json("peek", "failed", "look")) == 2)
     assert "attempts in t/c: 1" in commands.ok("peek", "failed", "look")
+    assert {each["attempts"] for each in commands.json("peek", "failed", "look")} == {1}
     found = {each["body"]: each["id"] for each in commands.json("peek", "failed", "look")}
     assert commands.json("redrive", "failed", "look", "--id", found["one"])["redriven"] == 1
     assert [each["body"] for each in commands.json("peek", "failed", "look")] == ["two"]

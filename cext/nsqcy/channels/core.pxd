@@ -283,6 +283,7 @@ cdef class Consumer(Waiter):
     cdef object channel             # the Channel
     cdef InFlightList *in_flight_list
     cdef RingPlace ring_place
+    cdef Py_ssize_t index           # in the channel's list of consumers
     cdef bint waiting               # in the ring of ready consumers
     cdef readonly uint32_t ready_count
     cdef readonly int64_t in_flight
@@ -750,6 +751,7 @@ cdef class UnfinishedMessages:
     cdef void give_timeout(self, Consumer consumer) noexcept
     cdef int add_consumer(self, Consumer consumer) except -1
     cdef void remove_consumer(self, Consumer consumer) noexcept
+    cdef void drop_consumer(self, Consumer consumer) noexcept
     cdef int return_messages(self, InFlightList *in_flight_list, str client) except -1
     cdef void check_ready(self, Consumer consumer) noexcept
     cdef void report_to(self, Events events, bytes names) noexcept

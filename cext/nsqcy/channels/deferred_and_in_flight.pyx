@@ -382,6 +382,7 @@ cdef class UnfinishedMessages:
         consumer.channel = self
         self.give_timeout(consumer)
         init_place(&consumer.ring_place, <void *>consumer)
+        consumer.index = len(self.consumers)
         self.consumers.append(consumer)
         return 0
 
@@ -399,11 +400,19 @@ cdef class UnfinishedMessages:
                 self.free_in_flight_list(in_flight_list)
             elif self.returns:
                 self.return_messages(in_flight_list, consumer.client_id)
-        try:
-            self.consumers.remove(consumer)
-        except ValueError:
-            pass
+        self.drop_consumer(consumer)
         self.touch_dirty()
+
+    cdef void drop_consumer(self, Consumer consumer) noexcept:
+        """Remove a consumer from the list, and put the last one in its place. A search would take
+        seconds if thousands of consumers leave in one turn."""
+        cdef list consumers = self.consumers
+        cdef Consumer last
+        if consumer.index < len(consumers) and consumers[consumer.index] is consumer:
+            last = consumers[len(consumers) - 1]
+            consumers[consumer.index] = last
+            last.index = consumer.index
+            del consumers[len(consumers) - 1]
 
     cdef int return_messages(self, InFlightList *in_flight_list, str client) except -1:
         """Requeue the messages of a client that has left; see Channel."""

@@ -75,7 +75,7 @@ cdef extern from "iothread.h" nogil:
         IO_RMDIR
         IO_SYNC_DIR
         IO_FREE
-        IO_WAIT
+        IO_MARK
 
     enum IoLane:
         LANE_WRITES
@@ -87,14 +87,19 @@ cdef extern from "iothread.h" nogil:
         int refs
         int failed
 
-    struct IoChain:
+    struct IoHold:
         pass
+
+    struct IoChain:
+        int doomed
+        IoHold *hold
 
     struct IoResult:
         IoChain *chain
         RunFacts facts
         Damages damages
         int call
+        int removes
 
     struct IoPick:
         void *block
@@ -161,6 +166,7 @@ cdef extern from "iothread.h" nogil:
     IoOp *op_new(IoEngine *engine, int kind)
     void op_free(IoEngine *engine, IoOp *op)
     void engine_submit(IoEngine *engine, IoOp *op)
+    void engine_release(IoEngine *engine, IoHold *hold)
     int engine_open_file_system(IoEngine *engine, const char *path)
     void engine_share_syncs(IoEngine *engine, uint32_t count)
     void engine_kick(IoEngine *engine)
@@ -177,9 +183,17 @@ cdef extern from "iothread.h" nogil:
     int file_drop(IoEngine *engine, File *file)
 
 
+# Operations of the logs in a directory, which wait until the files of an earlier log are removed.
+@cython.final
+cdef class Hold:
+    cdef bytes directory
+    cdef IoHold operations
+
+
 # The calls with which a log changes its files. Only the hub's thread makes these calls, and none of
 # them blocks. ptr (and result) must stay valid until done() is called; done and result may be NULL.
 cdef class FileCalls:
+    cdef readonly bint mirrors     # every change is also made on other machines
     cdef IoCalls *calls            # for the few calls made on the hub before serving
     # Called as repairer(path, offset, length, error, answer) before a range of a file is treated as
     # lost. error is 0 if the checksum failed twice; otherwise, it is the errno of the read. The
@@ -212,13 +226,19 @@ cdef class FileCalls:
     # kind: IO_MKDIR IO_UNLINK IO_RMDIR IO_SYNC_DIR
     cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1
-    # Start later operations only after all operations submitted to that lane so far have finished.
-    cdef int wait_for(self, IoLane lane) except -1
+    # Call done() once all operations submitted to that lane so far have finished here.
+    cdef int mark(self, IoLane lane, io_done done, void *arg, IoResult *result) except -1
+    # Hold the operations of logs that are created in this directory from now on.
+    cdef Hold begin_hold(self, bytes directory)
+    cdef int end_hold(self, Hold hold) except -1
+    # Return what holds the operations in this directory, or None.
+    cdef Hold find_hold(self, bytes directory)
 
 
 # The threads that run the file operations. Only drain() and close() block.
 cdef class IoThread(FileCalls):
     cdef readonly bint read_only
+    cdef dict _holds               # the latest hold by directory
     cdef IoEngine engine
     cdef Histogram syncs[<int>LANES]     # durations of syncs, by lane
 
@@ -702,6 +722,8 @@ cdef class SegmentFiles:
     cdef bytes _data_path
     cdef bytes _directory
     cdef IoChain _chain               # the log's operations, for the I/O threads
+    cdef Hold _hold                   # holds the log's operations, or has held them
+    cdef Hold _removal                # holds those of later logs, during the removal of the files
     cdef uint64_t _tasks
     cdef uint64_t _following          # number of consecutive tasks, and their lane
     cdef IoLane _lane
@@ -895,7 +917,7 @@ cdef class Log(LogWriter):
     cdef int close(self, log_done done, void *arg) except -1
     # syncs_name: make the deletion durable; otherwise, the caller syncs the data path afterwards.
     cdef int delete(self, bint syncs_name, log_done done, void *arg) except -1
-    cdef int _path_task(self, IoKind kind, bytes path) except -1
+    cdef int _remove_path(self, IoKind kind, bytes path) except -1
 
 # -- log_recovery --
 
@@ -973,6 +995,9 @@ cdef class RecordWindow:
     cdef Cursor **cursors           # all cursors over this window
     cdef uint32_t cursor_count
     cdef uint32_t cursor_room
+    cdef const Cursor *last         # the reader that is furthest behind; NULL: not known
+    cdef uint64_t others_from       # no other reader is before this sequence number
+    cdef readonly uint64_t searches     # number of searches for `last`
     cdef Cursor visible             # records before this cursor may be read
     cdef Cursor fanout              # records before this cursor belong to the channels
     # Cursors for retention: while they are watched, records after them are kept, with or without
@@ -1007,6 +1032,8 @@ cdef class RecordWindow:
             if cursor.block != NULL:
                 cursor.block.cursors -= 1
             cursor.block = to.block
+        if to.seq < cursor.seq and to.seq < self.others_from:
+            self.others_from = to.seq
         cursor.offset = to.offset
         cursor.seq = to.seq
 
@@ -1053,6 +1080,7 @@ cdef class RecordWindow:
     cdef uint64_t min_seq(self) noexcept
     cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept
     cdef const Cursor *last_reader(self) noexcept
+    cdef void find_last_reader(self) noexcept
     cdef bint only_keeps(self, const Cursor *cursor) noexcept
     cdef Block *open_block(self, uint64_t size) except NULL
     cdef void leave_window(self, Block *block) noexcept

@@ -92,7 +92,16 @@ cdef class FileCalls:
                      io_done done, void *arg, IoResult *result) except -1:
         raise NotImplementedError
 
-    cdef int wait_for(self, IoLane lane) except -1:
+    cdef int mark(self, IoLane lane, io_done done, void *arg, IoResult *result) except -1:
+        raise NotImplementedError
+
+    cdef Hold begin_hold(self, bytes directory):
+        raise NotImplementedError
+
+    cdef int end_hold(self, Hold hold) except -1:
+        raise NotImplementedError
+
+    cdef Hold find_hold(self, bytes directory):
         raise NotImplementedError
 
 
@@ -107,6 +116,7 @@ cdef class IoThread(FileCalls):
         read_only: every call that would change data on disk fails."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
+        self._holds = {}
         self.read_only = read_only
         self.calls = &io_calls_read_only if read_only else &io_calls_real
         if first_reserved is None:
@@ -237,9 +247,24 @@ cdef class IoThread(FileCalls):
         engine_submit(&self.engine, op)
         return 0
 
-    cdef int wait_for(self, IoLane lane) except -1:
-        engine_submit(&self.engine, self._new(lane, IO_WAIT, NULL, NULL, NULL, NULL))
+    cdef int mark(self, IoLane lane, io_done done, void *arg, IoResult *result) except -1:
+        engine_submit(&self.engine, self._new(lane, IO_MARK, NULL, done, arg, result))
         return 0
+
+    cdef Hold begin_hold(self, bytes directory):
+        cdef Hold hold = Hold.__new__(Hold)
+        hold.directory = directory
+        self._holds[directory] = hold
+        return hold
+
+    cdef int end_hold(self, Hold hold) except -1:
+        engine_release(&self.engine, &hold.operations)
+        if self._holds.get(hold.directory) is hold:
+            del self._holds[hold.directory]
+        return 0
+
+    cdef Hold find_hold(self, bytes directory):
+        return self._holds.get(directory)
 
     # ---- completing ----
 
@@ -336,7 +361,7 @@ cdef class IoThread(FileCalls):
         found = []
         for lane in range(LANES):
             op = lane_running(&self.engine.lanes[lane], &begun)
-            if op is not NULL and op.kind != IO_WAIT:
+            if op is not NULL and op.kind != IO_MARK:
                 path = op_path(op)
                 found.append((LANE_NAMES[lane], begun, VERBS[op.kind],
                               "" if path is NULL else os.fsdecode(path)))
@@ -394,17 +419,13 @@ cdef class IoThread(FileCalls):
         return handle
 
     def on_path_now(self, str what, path, done=None, str lane="writes"):
-        """what: mkdir, unlink, rmdir or sync."""
+        """what: mkdir, unlink, rmdir, sync or mark."""
         cdef _Completion call = _Completion(done)
         cdef dict kinds = {"mkdir": IO_MKDIR, "unlink": IO_UNLINK, "rmdir": IO_RMDIR,
-                           "sync": IO_SYNC_DIR}
+                           "sync": IO_SYNC_DIR, "mark": IO_MARK}
         self.on_path(<IoLane>lane_named(lane), kinds[what], os.fsencode(path), call_python,
                      <void *>call, &call.result)
         Py_INCREF(call)
-
-    def wait_for_now(self, str lane):
-        """Make later operations wait for the operations in the lane."""
-        self.wait_for(<IoLane>lane_named(lane))
 
     def step_now(self, lane=None):
         """Run the next operation that was kicked, or the next one of a lane; only if there are no

@@ -66,6 +66,12 @@ cdef int read_ended(Task *task, int error) except -1:
     return error
 
 
+cdef int files_removed(Task *task, int error) except -1:
+    cdef Log log = <Log>task.log
+    log.io.end_hold(log._removal)
+    return error
+
+
 cdef int pick_ended(Task *task, int error) except -1:
     """Report no error: a reader without its record loads the run, and then gets the error."""
     return 0
@@ -94,6 +100,9 @@ cdef class Log(LogWriter):
         self._data_path = os.fsencode(data_path) or b"."
         self._directory = os.path.join(self._data_path, os.fsencode(topic_directory(topic)))
         self.directory = os.fsdecode(self._directory)
+        self._hold = io.find_hold(self._directory)
+        if self._hold is not None:
+            self._chain.hold = &self._hold.operations
         self.last_error_text = self.read_error_text = ""
         self.log_id = os.urandom(16) if log_id is None else log_id
         if len(self.log_id) != 16:
@@ -343,6 +352,7 @@ cdef class Log(LogWriter):
     cdef int delete(self, bint syncs_name, log_done done, void *arg) except -1:
         """Remove all of the log's files. Extents may be released before or afterwards."""
         cdef Segment *segment = self._first
+        cdef Task *task
         if self.closed:
             raise ValueError("the log is closed")
         self.closed = True
@@ -351,21 +361,25 @@ cdef class Log(LogWriter):
         self._end_arg = arg
         self._end_error = 0
         self._current = NULL
-        if self._following:
-            # Otherwise, a log of the same name could find files that are still to be renamed or
-            # removed.
-            self.io.wait_for(self._lane)
+        # The files are removed behind the log's syncs and journal writes. These syncs need not
+        # run any more, unless other machines make the same changes.
+        self._chain.doomed = not self.io.mirrors
+        self._awaited = self._awaited or done is not NULL
+        self._removal = self.io.begin_hold(self._directory)
         while segment is not NULL:
             if segment.state != SEGMENT_GONE:
-                self._unlink(segment, self._task(unlink_ended, segment, NULL), LANE_WRITES)
+                self._unlink(segment, self._follower(unlink_ended, segment, NULL), self._lane)
             segment = segment.next
         for number in self.ids_files:
-            self._path_task(IO_UNLINK, self._ids_path(number))
-        self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal"))
-        self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal.tmp"))
-        self._path_task(IO_RMDIR, self._directory)
-        return self._path_task(IO_SYNC_DIR, self._data_path) if syncs_name else 0
+            self._remove_path(IO_UNLINK, self._ids_path(number))
+        self._remove_path(IO_UNLINK, os.path.join(self._directory, b"journal"))
+        self._remove_path(IO_UNLINK, os.path.join(self._directory, b"journal.tmp"))
+        self._remove_path(IO_RMDIR, self._directory)
+        task = self._follower(files_removed, NULL, NULL)
+        self.io.mark(self._lane, task_finished, task, &task.result)
+        return self._remove_path(IO_SYNC_DIR, self._data_path) if syncs_name else 0
 
-    cdef int _path_task(self, IoKind kind, bytes path) except -1:
-        cdef Task *task = self._task(directory_ended, NULL, NULL)
-        return self.io.on_path(LANE_WRITES, kind, path, task_finished, task, &task.result)
+    cdef int _remove_path(self, IoKind kind, bytes path) except -1:
+        cdef Task *task = self._follower(directory_ended, NULL, NULL)
+        task.result.removes = True
+        return self.io.on_path(self._lane, kind, path, task_finished, task, &task.result)

@@ -102,6 +102,7 @@ cdef class MirroredIo(FileCalls):
     def __cinit__(self, IoThread io not None, root, mirror):
         self.io = io
         self.calls = io.calls
+        self.mirrors = True
         self._root = os.fsencode(root) + b"/"
         self._mirror = mirror
         self._paths = {}
@@ -175,8 +176,17 @@ cdef class MirroredIo(FileCalls):
         # Do not mirror the second name: it is for data that is damaged only here.
         return self.io.link(lane, file, to, done, arg, result)
 
-    cdef int wait_for(self, IoLane lane) except -1:
-        return self.io.wait_for(lane)
+    cdef int mark(self, IoLane lane, io_done done, void *arg, IoResult *result) except -1:
+        return self.io.mark(lane, done, arg, result)
+
+    cdef Hold begin_hold(self, bytes directory):
+        return self.io.begin_hold(directory)
+
+    cdef int end_hold(self, Hold hold) except -1:
+        return self.io.end_hold(hold)
+
+    cdef Hold find_hold(self, bytes directory):
+        return self.io.find_hold(directory)
 
     # -- changes
 

@@ -210,6 +210,7 @@ cdef class RecordWindow:
         self.cursor_count += 1
         cursor.block = NULL
         self.cursor_to_end(cursor)
+        self.others_from = min(self.others_from, cursor.seq)
         return 0
 
     cdef void unwatch(self, Cursor *cursor) noexcept:
@@ -218,6 +219,8 @@ cdef class RecordWindow:
             if self.cursors[i] == cursor:
                 self.cursor_count -= 1
                 self.cursors[i] = self.cursors[self.cursor_count]
+                if self.last == cursor:
+                    self.last = NULL
                 if cursor.block != NULL:
                     cursor.block.cursors -= 1
                     cursor.block = NULL
@@ -285,13 +288,28 @@ cdef class RecordWindow:
         return self.last_reader().seq
 
     cdef const Cursor *last_reader(self) noexcept:
-        """Return the cursor that is furthest behind, ignoring those for retention."""
-        cdef const Cursor *last = &self.visible
+        """Return the cursor that is furthest behind, ignoring those for retention. Cursors usually
+        move forward, so it remains the last one until it passes the position that the next one had
+        when both were found."""
+        if self.last == NULL or self.last.seq > self.others_from:
+            self.find_last_reader()
+        return self.last
+
+    cdef void find_last_reader(self) noexcept:
+        cdef const Cursor *cursor
         cdef uint32_t i
+        self.searches += 1
+        self.last = &self.visible
+        self.others_from = <uint64_t>-1
         for i in range(self.cursor_count):
-            if self.cursors[i].seq < last.seq and not self.only_keeps(self.cursors[i]):
-                last = self.cursors[i]
-        return last
+            cursor = self.cursors[i]
+            if self.only_keeps(cursor) or cursor == &self.visible:
+                continue
+            if cursor.seq < self.last.seq:
+                self.others_from = self.last.seq
+                self.last = cursor
+            elif cursor.seq < self.others_from:
+                self.others_from = cursor.seq
 
     cdef bint only_keeps(self, const Cursor *cursor) noexcept:
         return cursor == &self.kept or cursor == &self.outdated or cursor == &self.unjournaled

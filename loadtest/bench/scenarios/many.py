@@ -12,6 +12,7 @@ SETTLE = 1.0  # seconds in which a daemon frees a client's memory
 IDLE = 3.0  # how long connections stay idle, in seconds
 MANY_IDLE, HEARTBEATS = 200_000, 30.0  # connections; seconds between their heartbeats
 SPARE_FILES = 1_000  # of a process that has as many connections as it can open files
+STALLED = 60.0  # seconds without a new connection: no more will arrive
 PROCESSES = 2
 
 
@@ -91,39 +92,55 @@ def many_idle(settings: Settings) -> Iterator[Result]:
     """Idle connections of as many processes as they need descriptors, each with its own loopback
     address and topic, to an nsqd with as many workers: a consumer may move to the owner of its
     topic. Kernel memory is that of both ends."""
-    count = settings.some(MANY_IDLE, 100)
-    processes = -(-count // (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE_FILES))
+    wanted = settings.some(MANY_IDLE, 100)
+    processes = -(-wanted // (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - SPARE_FILES))
     with settings.nsqd(processes) as nsqd, settings.topics(nsqd, processes) as topics:
         time.sleep(settings.seconds(SETTLE))  # a warm-up topic would give a worker two topics
         before, kernel = nsqd.memory()["Pss"], procfs.kernel_memory()
-        with load.Team(2 * processes) as team:
+        with load.Team(2 * processes + 1) as team:
             for number, topic in enumerate(topics):
-                share = len(range(number, count, processes))
+                share = len(range(number, wanted, processes))
                 team.add(load.arriving, nsqd.tcp, topic, share, processes + number)
             team.ready()
-            cpu, began = nsqd.cpu_seconds(), time.monotonic()
+            cpu = nsqd.cpu_of_each()
             team.go()
-            while sum(team.tally[:processes]) < count:
-                time.sleep(0.1)
-                team.check()
-            took, used = time.monotonic() - began, nsqd.cpu_seconds() - cpu
-            result = Result(f"{count:,} idle connections", count, took, used, 0.0)
+            count, took = _arrived(team, processes, wanted)
+            if nsqd.pids and set(procfs.family(nsqd.pids[0])) != set(nsqd.pids):
+                raise RuntimeError(f"a process of nsqd has ended after {count:,} connections")
+            of_each = [now - then for now, then in zip(nsqd.cpu_of_each(), cpu, strict=True)]
+            name = f"{count:,} idle connections"
+            result = Result(name, count, took, sum(of_each), 0.0, busiest_cpu=max(of_each))
             time.sleep(settings.seconds(SETTLE))
             memory, kernel = nsqd.memory(), procfs.kernel_memory() - kernel
-            beats, cpu = sum(team.tally[processes:]), nsqd.cpu_seconds()
+            beats, used = sum(team.tally[processes:-1]), nsqd.cpu_seconds()
             time.sleep(settings.seconds(HEARTBEATS))
-            beats, cpu = sum(team.tally[processes:]) - beats, nsqd.cpu_seconds() - cpu
-            for number in range(processes):
-                team.tally[number] = -1
+            beats, used = sum(team.tally[processes:-1]) - beats, nsqd.cpu_seconds() - used
+            team.tally[-1] = 1
             reports = team.reports()
     result.rss, result.pss, result.workers = memory["Rss"], memory["Pss"], processes
     each(result, before, "connection", count)
-    result.figures |= {"kernel_bytes": kernel / count, "beat_us": cpu / max(1, beats) * 1e6}
+    result.figures |= {"kernel_bytes": kernel / count, "beat_us": used / max(1, beats) * 1e6}
     result.note += (
         f", and {kernel / count:,.0f} B of the kernel for both ends; {beats:,} heartbeats with "
-        f"{cpu:.1f} s of CPU; {sum(each['lost'] for each in reports)} lost"
+        f"{used:.1f} s of CPU; {sum(each['lost'] for each in reports)} lost"
     )
     yield result
+
+
+def _arrived(team: load.Team, processes: int, wanted: int) -> tuple[int, float]:
+    """Return the number of connections, and the seconds until the last one was there: all of them,
+    or as many as there are when no more arrive."""
+    began = last = time.monotonic()
+    count = 0
+    while count < wanted and time.monotonic() - last < STALLED:
+        time.sleep(0.05)
+        team.check()
+        found = sum(team.tally[:processes])
+        if found > count:
+            count, last = found, time.monotonic()
+    if not count:
+        raise RuntimeError("no connection arrived")
+    return count, last - began
 
 
 def consumers(settings: Settings) -> Iterator[Result]:

@@ -80,7 +80,8 @@ class Master:
         self._reread = reread
         self._phase = Phase()
         self._workers = Workers(lines)
-        self._topics = TopicRegistry(data_path, count, self._workers, options, lines)
+        give_way = Turns().wait
+        self._topics = TopicRegistry(data_path, count, self._workers, options, lines, give_way)
         lookup = self._topics.lookup
         self._options = LiveOptions(context, self._workers, lookup, lines)
         self._guard: DiskGuard | None = None
@@ -101,7 +102,7 @@ class Master:
             count,
             context.get("started", 0),
             lambda: self._drain.under_way,
-            Turns().wait,
+            give_way,
         )
         self._policies = PolicyStore(
             saved or policy_file.SavedPolicies(data_path), self._workers, context, lines

@@ -20,11 +20,12 @@ from nsqcy.errors import StartError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
-from nsqcy.nsqd.known_topics import KnownTopics, to_json
+from nsqcy.nsqd.known_topics import KnownTopics, View, to_json
 from nsqcy.nsqd.master import metadata_changes
 from nsqcy.nsqd.master.metadata_changes import ChangeLog
 from nsqcy.storage import state_file
 from nsqcy.storage.state_file import Fault, Found, StateFile
+from nsqcy.util.slices import Slices
 
 FILE = "nsqd.dat"
 MIN_PAUSE, MAX_PAUSE = 1.0, 10.0  # seconds between attempts to write the file
@@ -36,14 +37,38 @@ take a time that grows with the square of the number of topics."""
 LARGE = 64 << 10
 """Bytes. After a write of such an nsqd.dat, changes that callers wait for are appended to
 nsqd.dat.changes, until the file is written again."""
+SLICE = 1000
+"""Topics and channels to encode in one turn of the hub: less than 1 ms of work."""
 _TOPIC_SUFFIX = ".topic"
+_SEPARATOR = b","
 
 
 def dump(known_topics: KnownTopics) -> bytes:
     """Return the content for nsqd.dat: durable topics and their durable channels."""
-    topics = [known_topics.written(name) for name in known_topics if not is_ephemeral(name)]
-    written = b"[%b]" % b",".join(topics) if topics else b"null"
-    return b'{"topics":%b,"version":%b}' % (written, to_json(NSQ_VERSION))
+    return _SEPARATOR.join(_encode(known_topics.view(), lambda: None))
+
+
+def _encode(view: View, give_way: Callable[[], object]) -> list[bytes]:
+    """Return the content for nsqd.dat in pieces to join with commas. `give_way` is called between
+    slices of the work."""
+    slices = Slices(give_way, SLICE)
+    pieces: list[bytes] = []
+    topics: list[bytes] = []
+    for name, topic in zip(view.names, view.topics, strict=True):
+        slices.step()
+        if not is_ephemeral(name):
+            topics.append(topic.to_json(name, slices))
+        if len(topics) == SLICE:
+            pieces.append(_SEPARATOR.join(topics))
+            topics = []
+    if topics:
+        pieces.append(_SEPARATOR.join(topics))
+    end = b',"version":%b}' % to_json(NSQ_VERSION)
+    if not pieces:
+        return [b'{"topics":null' + end]
+    pieces[0] = b'{"topics":[' + pieces[0]
+    pieces[-1] += b"]" + end
+    return pieces
 
 
 class _Entry(NamedTuple):
@@ -248,11 +273,20 @@ class Store:
     callers.
 
     A caller waits for a write that begins after its call, so its change is then on disk. A write
-    replaces nsqd.dat, or appends changes if a large nsqd.dat was just written. After a failure, the
-    store retries with growing pauses.
+    replaces nsqd.dat, or appends changes if a large nsqd.dat was just written. The hub encodes what
+    is written in slices, from a view of the topics when the write began; later changes follow in
+    the next write. After a failure, the store retries with growing pauses.
     """
 
-    def __init__(self, known_topics: KnownTopics, data_path: str, log: Lines) -> None:
+    def __init__(
+        self,
+        known_topics: KnownTopics,
+        data_path: str,
+        log: Lines,
+        give_way: Callable[[], object] = gevent.sleep,
+    ) -> None:
+        """give_way: called between slices of the work"""
+        self._give_way = give_way
         self._known_topics = known_topics
         self._data_path = data_path
         self._path = os.path.join(data_path, FILE)
@@ -347,7 +381,7 @@ class Store:
         changes, version = self._known_topics.take_changes(), self._known_topics.version
         if changes is None:
             return self._write()
-        lines = metadata_changes.encode(changes)
+        lines = metadata_changes.encode(changes, self._give_way)
         places = self._checksum, self._before
         if lines and self._in_pool(self._changes.append, lines, *places) is not None:
             return self._write()
@@ -359,19 +393,20 @@ class Store:
         began = time.monotonic()
         events.metadata_persisting(self._log, path=self._path)
         self._is_whole = False
-        content, version = dump(self._known_topics), self._known_topics.version
+        view = self._known_topics.view()
         self._known_topics.take_changes()
         self._changes.is_usable = False  # until nsqd.dat contains the changes just taken
-        error = self._in_pool(self._replace, content)
+        error = self._in_pool(self._replace, _encode(view, self._give_way))
         if error is None:
-            self._written = version
+            self._written = view.version
         else:
             events.metadata_failed(self._log, path=self._path, error=_reason(error))
         ended = time.monotonic()
         self._rests_until = ended + min(MAX_REST, REST * (ended - began))
         return error
 
-    def _replace(self, content: bytes) -> None:
+    def _replace(self, pieces: list[bytes]) -> None:
+        content = _SEPARATOR.join(pieces)
         replace_file(self._data_path, content)
         self._before, self._checksum = self._checksum, crc32c(content)
         self._changes.restart()

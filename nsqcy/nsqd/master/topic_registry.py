@@ -4,6 +4,7 @@ registration with nsqlookupds.
 Owns the order in which these three change. Does not handle messages.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,22 @@ class TopicRegistry:
     """Handles workers' reports about topics, and saves the durable topics."""
 
     def __init__(
-        self, data_path: str, workers: int, alive: Workers, options: NsqdOptions | None, log: Log
+        self,
+        data_path: str,
+        workers: int,
+        alive: Workers,
+        options: NsqdOptions | None,
+        log: Log,
+        give_way: Callable[[], object],
     ) -> None:
-        """options: None if there are no nsqlookupds."""
+        """
+        options: None if there are no nsqlookupds
+        give_way: called between slices of long work
+        """
         self.known_topics = KnownTopics()
         self.placement = Placement(workers)
         self.lookup: Lookup | None = None
-        self._store = metadata.Store(self.known_topics, data_path, log)
+        self._store = metadata.Store(self.known_topics, data_path, log, give_way)
         self._data_path = data_path
         self._workers = alive
         self._log = log

@@ -19,6 +19,11 @@ from nsqcy.process.handoff import Accepted, Sender
 from nsqcy.process.heartbeat import Slots
 
 LAGGING = 2_000_000_000
+FAR_CONSUMER = 2
+"""Maximum load of a consumer on another worker, in connections: the owner of its topic chooses,
+encodes and finishes its messages, and receives what other workers' producers publish. Measured with
+one hot topic: 1 with two workers, whose clients are half of all clients, and 2 with four."""
+FULL = 1.0  # seconds for which other workers get the sockets, after a worker has refused one
 
 
 class Phase:
@@ -56,7 +61,9 @@ class WorkerHandle:
         self.knows_peers = False  # whether it knows the other workers that are up
         self.ready = False  # whether it is up itself
         self.channel = Channel(born.control, self)
-        self.sender = Sender(born.handoff, acceptor.resume, acceptor.retry_later)
+        self.sender = Sender(born.handoff, acceptor.resume, self._refused)
+        self._acceptor = acceptor
+        self._full_until = 0.0  # monotonic clock
         self._requests = requests
         self._hung_up = hung_up
         self._slots = slots
@@ -67,18 +74,26 @@ class WorkerHandle:
     def lagging(self) -> bool:
         return time.monotonic_ns() - self._slots.view(self.index).beat > LAGGING
 
+    def full(self) -> bool:
+        return time.monotonic() < self._full_until
+
     def load(self) -> int:
         slot = self._slots.view(self.index)
         if slot.beat != self._beat:
             self._beat = slot.beat
             self._recent = self.sender.pending
-        return slot.connections + self._recent + slot.far_consumers
+        far = min(self._slots.workers, 2 * FAR_CONSUMER) * slot.far_consumers // 2
+        return slot.connections + self._recent + far
 
     def send(self, item: Accepted) -> bool:
         if not self.sender.send(item):
             return False
         self._recent += 1
         return True
+
+    def _refused(self, item: Accepted) -> None:
+        self._full_until = time.monotonic() + FULL
+        self._acceptor.refused(item)
 
     def migrated(self, change: int) -> None:
         """Count the sessions that have arrived from other workers or left for them, without waiting

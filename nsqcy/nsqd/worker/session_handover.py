@@ -4,6 +4,7 @@ Owns the exchange with the other worker and the handling of its outcome; the ses
 content.
 """
 
+import errno
 import os
 from collections import deque
 from typing import Any
@@ -15,6 +16,7 @@ from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, is_unreachable
 from nsqcy.protocol.core import Session
 from nsqcy.server.core import Loop, accept_migration
+from nsqcy.util import descriptors
 
 
 class SessionMigration:
@@ -33,7 +35,11 @@ class SessionMigration:
         self._wake.send()
 
     def adopt(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:
-        """Adopt a session from another worker."""
+        """Adopt a session from another worker. Raises OSError if only the reserve of descriptors is
+        left."""
+        if descriptors.is_reserved(fd):
+            os.close(fd)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self._loop.enter()
         accept_migration(self._loop, fd, state, unread, unsent)
 

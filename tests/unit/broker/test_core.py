@@ -63,6 +63,61 @@ def pub(body: bytes) -> bytes:
     return b"PUB t\n" + len(body).to_bytes(4, "big") + body
 
 
+# -- the reader that is furthest behind --
+
+
+def test_the_last_reader_is_found_without_a_search_in_each_turn(make):
+    core = make()
+    topic = core.create("t")
+    for number in range(20):
+        topic.channel(f"idle{number}")
+    producer = core.client()
+    for number in range(10):
+        producer.ask(pub(b"%d" % number))
+    reader = core.client().subscribe("t", "busy", 1)
+    topic.seek("busy", 3)
+    core.settle()
+    searches = topic.searches
+    for _ in range(8):
+        for message in reader.messages():
+            reader.finish(message.id)
+            core.settle()
+    assert topic.searches == searches
+    assert topic.log_facts()["channels"]["busy"] == 11
+    assert topic.unsaved() == 10
+
+
+def test_the_last_reader_after_any_moves(make):
+    core = make()
+    topic = core.create("t")
+    producer = core.client()
+    rng = random.Random(42)
+    readers: dict[str, Client] = {}
+    published = 0
+    for step in range(600):
+        kind = rng.choice(("publish", "publish", "read", "read", "read", "seek", "add", "drop"))
+        name = rng.choice([*readers]) if readers else ""
+        if kind == "publish":
+            producer.ask(pub(b"x" * rng.choice((10, 3000))))
+            published += 1
+        elif kind == "add" and len(readers) < 8:
+            readers[f"c{step}"] = core.client().subscribe("t", f"c{step}", 0)
+        elif kind == "drop" and len(readers) > 1:
+            topic.delete_channel(name)
+            del readers[name]
+        elif kind == "read" and name:
+            readers[name].ready(rng.choice((1, 5)))
+            core.settle()
+            for message in readers[name].messages():
+                readers[name].finish(message.id)
+            readers[name].ready(0)
+        elif kind == "seek" and name:
+            topic.seek(name, rng.randrange(published + 2))
+        core.settle()
+        first = min([published + 1, *topic.log_facts()["channels"].values()]) if readers else 1
+        assert topic.unsaved() == published + 1 - first, (step, kind)
+
+
 # -- a new topic that waits for its channels --
 
 

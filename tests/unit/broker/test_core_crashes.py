@@ -302,7 +302,9 @@ class CrashMachine(RuleBasedStateMachine):
             assert not found[channel] & self.over[channel], "finished or emptied long ago"
             counters = probe.counters("t", channel)
             assert (counters["depth"], counters["deferred_count"]) == (0, 0), counters
-        assert not probe.log.lines, probe.log.lines
+        # Class memory deletes files of finished or emptied messages before the journal shows it.
+        missing = [line for line in probe.log.lines if "handed out are not on disk" in line]
+        assert probe.log.lines == ([] if self.keeps_channels else missing)
         path = probe.path
         probe.save()
         assert probe.files() == []

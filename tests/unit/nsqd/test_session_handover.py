@@ -10,6 +10,7 @@ import pytest
 from nsqcy.nsqd.process_messages.to_worker import AdoptSession
 from nsqcy.nsqd.worker.session_handover import SessionMigration
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
+from nsqcy.util import descriptors
 
 
 class Packed:
@@ -66,3 +67,17 @@ def test_nobody_executes_twice_what_a_session_brings_along(
         os.close(ours)
         os.close(theirs)
     assert session.fate == fate
+
+
+def test_a_worker_with_only_its_reserve_left_adopts_no_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session goes on where it is; `None` as the loop shows that nothing else is done."""
+    ours, theirs = os.pipe()
+    monkeypatch.setattr(descriptors, "first_reserved", lambda: ours)
+    nothing: Any = None
+    with pytest.raises(OSError, match="Too many open files"):
+        SessionMigration(nothing, nothing).adopt(ours, {}, b"", b"")
+    os.close(theirs)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ours)

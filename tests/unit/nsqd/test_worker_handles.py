@@ -2,12 +2,14 @@
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nsqcy.nsqd.master import workers as workers_module
 from nsqcy.nsqd.master.requests import WorkerRequests
 from nsqcy.nsqd.master.workers import WorkerHandle, Workers
 from nsqcy.nsqd.process_calls import Call
@@ -23,6 +25,7 @@ class Slots:
 
     def __init__(self) -> None:
         self.beat = 1
+        self.workers = 2
         self.far_consumers = [0, 0]
 
     def view(self, worker: int) -> SimpleNamespace:
@@ -47,7 +50,7 @@ def slots() -> Slots:
 
 @pytest.fixture
 def handles(slots: Any) -> list[WorkerHandle]:
-    nothing: Any = SimpleNamespace(resume=None, retry_later=None)
+    nothing: Any = SimpleNamespace(resume=None, refused=lambda item: None)
     made = []
     for index in range(2):
         born: Any = SimpleNamespace(
@@ -81,8 +84,22 @@ def test_a_session_that_migrates_is_counted_at_once(
 def test_a_consumer_loads_its_own_worker_and_the_owner_of_its_topic(
     slots: Slots, handles: list[WorkerHandle]
 ) -> None:
-    slots.far_consumers[1] = 3  # a heartbeat need not follow
-    assert [handle.load() for handle in handles] == [CONNECTIONS, CONNECTIONS + 3]
+    for workers, load in (2, 4), (3, 6), (4, 8), (16, 8):
+        slots.workers = workers
+        slots.far_consumers[1] = 4  # a heartbeat need not follow
+        assert [handle.load() for handle in handles] == [CONNECTIONS, CONNECTIONS + load]
+
+
+def test_a_worker_that_refuses_a_socket_is_full_for_a_while(
+    handles: list[WorkerHandle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert not handles[0].full()
+    handles[0].sender._refused(None)  # type: ignore[arg-type]
+    assert [handle.full() for handle in handles] == [True, False]
+    now += workers_module.FULL
+    assert not handles[0].full()
 
 
 def test_other_requests_and_refused_sessions_do_not_count(handles: list[WorkerHandle]) -> None:

@@ -22,10 +22,14 @@ class Worker:
         self.room = room
         self.base = load
         self.is_lagging = lagging
+        self.is_full = False
         self.taken = []
 
     def lagging(self):
         return self.is_lagging
+
+    def full(self):
+        return self.is_full
 
     def load(self):
         return self.base + len(self.taken)
@@ -130,11 +134,48 @@ def test_a_refused_socket_is_tried_again_after_a_pause(front):
     front.connect()
     wait_until(lambda: worker.taken)
     item = worker.taken.pop()
-    front.acceptor.retry_later(item)
+    worker.is_full = True
+    front.acceptor.refused(item)
     front.connect()
     assert worker.taken == []
     wait_until(lambda: len(worker.taken) == 2)
     assert worker.taken[0] is item
+
+
+def test_what_a_full_worker_refuses_goes_to_the_others_at_once(front):
+    """Without a pause, and although the full worker is the least loaded."""
+    full, second, third = Worker(), Worker(load=10), Worker(load=20)
+    front.acceptor.add(0, full)
+    front.acceptor.add(1, second)
+    front.acceptor.add(2, third)
+    front.connect(3)
+    wait_until(lambda: len(full.taken) == 3)
+    items, full.taken, full.is_full = full.taken, [], True
+    for item in items:
+        front.acceptor.refused(item)
+    assert (full.taken, second.taken, front.acceptor.pauses) == ([], items, 0)
+    front.connect(2)
+    wait_until(lambda: len(second.taken) == 5)
+    (line,) = front.lines.all
+    assert line.startswith("open files: 1 of 3 workers have reached the limit of ")
+    full.is_full = False
+    front.connect()
+    wait_until(lambda: full.taken)
+
+
+def test_a_socket_that_all_workers_refuse_waits(front):
+    first, second = Worker(), Worker(load=10)
+    front.acceptor.add(0, first)
+    front.acceptor.add(1, second)
+    front.connect()
+    wait_until(lambda: first.taken)
+    first.is_full = True
+    front.acceptor.refused(first.taken.pop())
+    second.is_full = True
+    front.acceptor.refused(second.taken.pop())
+    assert (first.taken, second.taken, front.acceptor.pauses) == ([], [], 1)
+    wait_until(lambda: first.taken)
+    assert front.lines.all[-1] == "TCP: accept: Too many open files in a worker; pausing"
 
 
 def test_with_only_the_reserve_left_clients_wait_in_the_backlog(front, monkeypatch):
@@ -234,10 +275,11 @@ def test_a_worker_without_descriptors_gets_one_try_per_pause(front):
     acceptor.add(0, worker)
     front.connect(3)
     wait_until(lambda: len(worker.taken) == 3)
+    worker.is_full = True
     for attempt in range(1, 4):
         refused, worker.taken = worker.taken, []
         for item in refused:
-            acceptor.retry_later(item)
+            acceptor.refused(item)
             acceptor.resume()
         assert worker.taken == [] and acceptor.pauses == attempt
         acceptor._pause_over()

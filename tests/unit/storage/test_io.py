@@ -170,20 +170,21 @@ def test_a_lane_begins_behind_what_was_submitted_before(io, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_waits_for_a_lane_is_behind_all_of_it(io, tmp_path):
+def test_a_mark_ends_behind_all_operations_in_its_lane(io, tmp_path):
     done = Results()
     file = io.open(tmp_path / "a", create=True)
     file.write(b"x", 0)
     held(io, file, "background", done)
     file.rename(tmp_path / "b", done.named("rename"), lane="background")
-    io.wait_for_now("background")
-    io.on_path_now("unlink", tmp_path / "b", done.named("unlink"))
+    io.on_path_now("mark", tmp_path, done.named("mark"), "background")
+    io.on_path_now("mark", tmp_path, done.named("other mark"), "awaited")
     io.kick_now()
-    io.poll_now()
-    assert done == [] and os.listdir(tmp_path) == ["a"]
+    until(io, done, 1)
+    assert done == [("other mark", 0)] and os.listdir(tmp_path) == ["a"]
     io.release()
     io.drain_now()
-    assert done == [("sync", 0), ("rename", 0), ("unlink", 0)] and os.listdir(tmp_path) == []
+    assert done == [("other mark", 0), ("sync", 0), ("rename", 0), ("mark", 0)]
+    assert os.listdir(tmp_path) == ["b"]
 
 
 def test_a_file_that_is_being_synced_stays_open(tmp_path):
@@ -234,15 +235,16 @@ def test_lanes_are_stepped_one_by_one(tmp_path):
     file.write(b"x", 0, done.named("first"))
     file.do("sync", done=done.named("sync"), lane="background")
     file.write(b"y", 1, done.named("second"))
-    io.wait_for_now("background")
+    io.on_path_now("mark", tmp_path, done.named("mark"), "background")
     file.do("truncate", 1, done.named("truncate"))
     io.kick_now()
     assert not io.step_now("background")
-    assert io.step_now("writes") and io.step_now("writes")
+    assert io.step_now("writes") and io.step_now("writes") and io.step_now("writes")
     assert not io.step_now("writes") and not io.step_now("awaited")
-    assert io.step_now("background") and not io.step_now("background")
+    assert io.step_now("background") and io.step_now("background")
+    assert not io.step_now("background")
     io.drain_now()
-    assert [name for name, _ in done] == ["first", "second", "sync", "truncate"]
+    assert [name for name, _ in done] == ["first", "second", "truncate", "sync", "mark"]
     io.close()
 
 

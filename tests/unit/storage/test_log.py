@@ -824,6 +824,102 @@ def test_a_log_of_the_same_name_while_the_old_one_is_being_deleted(disk, tmp_pat
     del kept, handle
 
 
+def test_a_deletion_behind_a_slow_sync_delays_no_other_log(disk, tmp_path):
+    done = []
+    handle = disk.wrote(messages(1, 1))
+    other = Log(disk.io, tmp_path, "other")
+    disk.io.hold("fdatasync")
+    disk.probe.sync()
+    disk.io.wait_parked()
+    disk.probe.delete(lambda error: done.append(("deleted", error)))
+    kept = LogProbe(other).append(run(messages(1, 2)), 1, 2, 2, done=done.append)
+    disk.io.kick_now()
+    disk.wait_for(done)
+    assert done == [0] and len(disk.segments()) == 1
+    disk.io.release()
+    disk.io.drain_now()
+    assert done == [0, ("deleted", 0)] and not disk.directory.exists()
+    del kept, handle
+
+
+def test_a_deletion_does_not_sync_or_rename_what_it_removes(disk):
+    done = []
+    handle = disk.wrote(messages(1, 1))
+    disk.io.hold("fdatasync")
+    disk.probe.sync()
+    disk.io.wait_parked()
+    disk.probe.write_snapshot(b"journal", done.append)
+    disk.io.kick_now()
+    disk.probe.delete(lambda error: done.append(("deleted", error)))
+    synced = [disk.io.calls_made(call) for call in ("fdatasync", "fsync")]
+    disk.io.release()
+    disk.io.drain_now()
+    assert done == [0, ("deleted", 0)]
+    assert disk.io.calls_made("rename") == 0
+    assert disk.io.calls_made("fdatasync") == synced[0]
+    assert disk.io.calls_made("fsync") == synced[1] + 1  # of the data path
+    assert not disk.directory.exists()
+    del handle
+
+
+def test_a_deletion_is_done_once_the_data_path_has_been_synced(disk):
+    done = []
+    handle = disk.wrote(messages(1, 1))
+    disk.synced()
+    disk.io.hold("fsync")
+    disk.probe.delete(done.append)
+    disk.io.kick_now()
+    disk.io.wait_parked()
+    disk.io.poll_now()
+    assert done == [] and not disk.directory.exists()
+    disk.io.release()
+    disk.io.drain_now()
+    assert done == [0]
+    del handle
+
+
+def test_logs_of_one_name_that_are_deleted_one_after_another(disk, tmp_path):
+    done = []
+    disk.wrote(messages(1, 1))
+    disk.io.hold("fdatasync")
+    disk.probe.sync()
+    disk.io.wait_parked()
+    disk.probe.delete(lambda error: done.append(("first", error)))
+    second = LogProbe(Log(disk.io, tmp_path, "t"))
+    second.append(run(messages(1, 2)), 1, 2, 2, done=lambda error: done.append(("wrote", error)))
+    second.write_snapshot(b"of the second")
+    second.delete(lambda error: done.append(("second", error)))
+    third = LogProbe(Log(disk.io, tmp_path, "t"))
+    kept = third.append(run(messages(7, 1)), 7, 7, 1, done=lambda error: done.append((7, error)))
+    third.write_snapshot(b"of the third")
+    disk.io.kick_now()
+    disk.io.poll_now()
+    assert done == []
+    disk.io.release()
+    disk.io.drain_now()
+    assert sorted(done, key=str) == [("first", 0), ("second", 0), ("wrote", 0), (7, 0)]
+    assert sorted(os.listdir(disk.directory)) == ["00000000000000000007.seg", "journal"]
+    assert parse_journal((disk.directory / "journal").read_bytes())[0] == [b"of the third"]
+    del kept
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_large_segment_has_blocks_for_the_next_writes(disk, fails):
+    if fails:
+        disk.io.fault("fallocate", 1, errno.EOPNOTSUPP)
+    batch = [message(seq, 100_000) for seq in range(1, 181)]
+    kept = [disk.wrote(batch[:60])]
+    assert disk.io.calls_made("fallocate") == 0
+    kept += [disk.wrote(batch[at : at + 4]) for at in range(60, 180, 4)]
+    assert disk.io.calls_made("fallocate") in ((1,) if fails else range(2, 12))
+    assert disk.errors == [0] * 31
+    (segment,) = disk.segments()
+    status = segment.stat()
+    assert status.st_size == 64 + len(run(batch))
+    assert [one.message for one in walk(segment.read_bytes()[64:])] == batch
+    del kept
+
+
 @pytest.mark.slow
 def test_a_failed_sync_is_final_and_service_goes_on_in_a_new_segment(disk):
     answers = []
