@@ -6,7 +6,7 @@ received. It raises Disallowed if a rule of docs/internals/keys.md forbids this 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reference.nsq import check
 
@@ -73,6 +73,7 @@ class Channel:
     gone: int = 0  # out of attempts: dead-lettered, or dropped
     arrivals: int = 0
     deferral: int = 0
+    far: bool = False  # not all messages are in the index: which key is next is not known
 
     # -- numbers --
 
@@ -160,6 +161,8 @@ class Channel:
         candidates = self.candidates()
         if candidates[where] is not message and not self.is_being_read(candidates[where]):
             return f"message {candidates[where].number} of the same key comes first"
+        if self.far:
+            return None
         if self.rules.urgent_first:
             levels = {level for level, _ in candidates}
             debts = {level: self.debts.get(level, 0) + self.share for level in levels}
@@ -224,6 +227,21 @@ class Channel:
         message.client, message.due = client, deadline
         self.in_flight.append(message)
         self.update()
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return what a delivery changes, for restore()."""
+        return (
+            list(self.waiting),
+            list(self.in_flight),
+            dict(self.next_send),
+            dict(self.debts),
+            {where: set(served) for where, served in self.served.items()},
+        )
+
+    def restore(self, before: tuple[Any, ...], message: Message) -> None:
+        """Undo the delivery of a message."""
+        self.waiting, self.in_flight, self.next_send, self.debts, self.served = before
+        message.attempts -= 1
 
     def finish(self, message: Message) -> None:
         self.in_flight.remove(message)

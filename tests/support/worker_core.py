@@ -199,6 +199,7 @@ class Core:
         pool: BlockPool | None = None,
         tls_cert: str = "",
         migrate: Callable[[Session, int], None] | None = None,
+        key_index_bytes: int = 256 << 20,
     ) -> None:
         """`pool`: the empty block pool of an earlier core."""
         self.path = path
@@ -211,6 +212,7 @@ class Core:
             max_msg_timeout=max_msg_timeout,
             percentiles=percentiles,
             events=events,
+            key_index_bytes=key_index_bytes,
         )
         scheduler.now, scheduler.wall = now, wall
         self.scheduler = scheduler
@@ -289,6 +291,7 @@ class Core:
         found = {"blocks": self.pool.blocks, "entries": self.pool.entries}
         found["deferred"] = self.pool.deferred
         found["resident"] = self.pool.resident_bytes
+        found["index"] = self.scheduler.key_room.used
         if self.io is not None:
             found["outstanding"] = self.io.outstanding
         return found

@@ -343,6 +343,7 @@ cdef class SchedulerState:
     cdef readonly Percentiles percentiles   # quantiles of the time from publish to finish
     cdef readonly Events events             # receives message events; None: off
     cdef public object publish_once         # for transfers: see nsqcy.broker.dead_letter_transfer
+    cdef readonly KeyRoom key_room          # memory for the indexes of the channels
     cdef uint32_t random_state
 
     cdef inline int64_t due_after(self, int64_t delay) noexcept:
@@ -414,7 +415,7 @@ cdef enum FlowState:
 # to: the key's messages that consumers hold, and its rate.
 ctypedef struct Flow:
     HeapNode turn               # in the level's heap; blocked by the rate: in `timers`
-    HeapNode size               # first of a key: in `sizes`; tag: number of waiting messages
+    HeapNode size               # first of a key: in `sizes`; tag: waiting messages in the index
     uint64_t high
     uint64_t low
     Flow *prev                  # in the level's ring
@@ -427,6 +428,8 @@ ctypedef struct Flow:
     uint32_t last
     uint32_t held               # messages that count for the key's limits
     uint32_t total              # in the key's first flow: waiting messages of all its flows
+    uint32_t items
+    uint32_t beyond             # number of the Beyond; 0: all records are in the index
     uint32_t number
     uint32_t chain              # next flow in the same bucket
     uint32_t key                # number of the key's first flow
@@ -463,6 +466,15 @@ ctypedef struct Item:
     uint32_t next               # the key's next item; free: the next free item
 
 
+# The part of a flow that is not in the index: records from one on.
+ctypedef struct Beyond:
+    HeapNode node               # in `hungry`
+    uint64_t seq                # records before it are in the index, or do not wait
+    uint32_t count
+    uint32_t flow               # number of the flow; free: the next free one
+    uint32_t skipped            # number of the pass that added no more records
+
+
 # A key that its rate blocks, while the index is rebuilt.
 ctypedef struct SavedRate:
     uint64_t high
@@ -485,6 +497,52 @@ cdef enum:
 cdef inline uint64_t place_of_record(uint64_t seq) noexcept nogil:
     """Return the place of a record that was never delivered."""
     return seq << 20 | 0xFFFFF
+
+
+# Result of an attempt to make room.
+cdef enum RoomMade:
+    NO_ROOM = 0                 # each flow has at most one item
+    MAKING_ROOM = 1             # not yet: the budget is used up
+    MADE_ROOM = 2
+
+
+cdef class KeyRoom:
+    """Memory for the indexes of a worker's channels."""
+    cdef readonly uint64_t limit        # bytes
+    cdef readonly uint64_t used         # bytes
+    cdef uint64_t minimum               # bytes that each index may use in any case
+    cdef bint short                     # some indexes wait for room
+    cdef void **indexes                 # KeyIndex, borrowed
+    cdef uint32_t index_count
+    cdef Item **pages
+    cdef uint32_t page_count
+    cdef uint32_t item_end              # numbers below have been used
+    cdef uint32_t free_item             # linked by `next`
+    cdef readonly uint64_t items
+    # The search for the largest flow.
+    cdef uint32_t top                   # about the number of items of the largest flow
+    cdef uint32_t seen                  # the same, of the flows visited in this round
+    cdef uint32_t hand_index
+    cdef uint32_t hand_flow             # the latest flow visited
+    # The flow that is giving up items.
+    cdef void *cut_index                # NULL: none
+    cdef uint32_t cut_flow
+    cdef uint32_t cut_item              # the last item that stays, so far
+    cdef uint32_t cut_items             # items when the search began
+    cdef uint32_t cut_kept              # of these, up to cut_item
+    cdef uint32_t cut_left              # items still to be kept
+
+    cdef inline Item *item_at(self, uint32_t number) noexcept:
+        return &self.pages[number >> 11][number & 2047]
+
+    cdef int add(self, KeyIndex index) except -1
+    cdef void remove(self, void *index) noexcept
+    cdef uint32_t new_item(self) except 0
+    cdef void free_items(self, uint32_t first, uint32_t last, uint32_t count) noexcept
+    cdef void free_pages(self) noexcept
+    cdef void wake(self) noexcept
+    cdef RoomMade make_room(self, int *budget) except *
+    cdef bint find_largest(self, int *budget) noexcept
 
 
 cdef class KeyIndex:
@@ -533,17 +591,28 @@ cdef class KeyIndex:
     # Records.
     cdef bint started
     cdef Cursor at                      # records before it are in the index
-    cdef Item **item_pages
-    cdef uint32_t item_page_room
-    cdef uint32_t item_end
-    cdef uint32_t free_item
     cdef readonly uint64_t items
-    cdef uint64_t bytes                 # of the records that wait
+    cdef uint64_t bytes                 # of the records that wait, before the scan position
     cdef uint64_t *bits                 # records at or after the cursor that are not waiting
     cdef uint64_t bits_base             # record of the first bit; a multiple of 64
     cdef uint64_t bits_room             # words
     cdef readonly uint64_t passed       # bits that are set
     cdef Block *last_block              # block of the latest item; only a hint
+
+    # Memory; see KeyRoom.
+    cdef KeyRoom room
+    cdef uint64_t used                  # bytes
+    cdef readonly bint short            # a scan waits for room
+    cdef readonly uint64_t beyond       # records before the scan position that are not in the index
+    cdef Beyond **beyond_pages
+    cdef uint32_t beyond_room           # pages
+    cdef uint32_t beyond_end
+    cdef uint32_t free_beyond
+    cdef Heap hungry                    # flows whose next message is beyond the index
+    cdef bint reading_again
+    cdef Cursor again                   # position of the pass over records beyond the index
+    cdef uint64_t again_start
+    cdef uint32_t again_pass            # its number
 
     # Entries.
     cdef readonly uint64_t entries      # in flows
@@ -563,8 +632,48 @@ cdef class KeyIndex:
         return &self.pages[number >> 8][number & 255]
 
     cdef inline Item *item_at(self, uint32_t number) noexcept:
-        return &self.item_pages[number >> 11][number & 2047]
+        return &self.room.pages[number >> 11][number & 2047]
 
+    cdef inline Beyond *beyond_at(self, uint32_t number) noexcept:
+        return &self.beyond_pages[number >> 8][number & 255]
+
+    cdef inline void take(self, uint64_t bytes) noexcept:
+        self.used += bytes
+        self.room.used += bytes
+
+    cdef inline void give(self, uint64_t bytes) noexcept:
+        self.used -= bytes
+        self.room.used -= bytes
+        if self.room.short:
+            self.room.wake()
+
+    cdef inline bint is_hungry(self, const Flow *flow) noexcept:
+        """Return whether a flow's next message is not in the index."""
+        return flow.beyond != 0 and flow.first == 0 and (
+            flow.first_entry == NULL
+            or <uint64_t>flow.first_entry.in_flight_list >> 20
+            > self.beyond_at(flow.beyond).seq)
+
+    cdef inline bint has_head(self, const Flow *flow) noexcept:
+        """Return whether a flow's next message is in the index."""
+        return flow.size.tag != 0 and not self.is_hungry(flow)
+
+    cdef bint has_room(self, uint64_t bytes) noexcept
+    cdef Beyond *new_beyond(self, Flow *flow, uint64_t seq) except NULL
+    cdef void free_beyond_of(self, Flow *flow) noexcept
+    cdef void update_hunger(self, Flow *flow) noexcept
+    cdef int give_up(self, Flow *flow, uint32_t last, uint32_t count) except -1
+    cdef bint is_cut(self, const Flow *flow) noexcept
+    cdef void count_beyond(self, Flow *flow, int change) noexcept
+    cdef int read_again(self, int budget) except -1
+    cdef RoomMade add_again(self, Record *record, uint32_t offset, int *budget) except *
+    cdef void found_again(self, Flow *flow) noexcept
+    cdef int begin_pass(self) except -1
+    cdef void end_pass(self) noexcept
+    cdef int end_of_log(self) except -1
+    cdef RoomMade room_again(self, Flow *flow, uint64_t seq, int *budget) except *
+    cdef RoomMade room_for(self, Flow *flow, uint64_t bytes, int *budget) except *
+    cdef int append_item(self, Flow *flow, uint64_t seq, uint32_t offset) except -1
     cdef int start(self) except -1
     cdef void stop(self) noexcept
     cdef Flow *find(self, const MessageKey *key) noexcept
@@ -586,7 +695,6 @@ cdef class KeyIndex:
     cdef void free_all(self) noexcept
     cdef void free_if_unused(self, Flow *flow) noexcept
     cdef void free_flow_now(self, Flow *flow) noexcept
-    cdef uint32_t new_item(self) except 0
     cdef uint64_t unlink_item(self, Flow *flow) noexcept
     cdef void unlink_entry(self, Flow *flow) noexcept
     cdef uint64_t head_place(self, const Flow *flow) noexcept
@@ -596,12 +704,15 @@ cdef class KeyIndex:
     cdef void update_flow(self, Flow *flow) noexcept
     cdef void update_key(self, Flow *key) noexcept
     cdef void count_waiting(self, Flow *flow, int change) noexcept
+    cdef inline void total_changed(self, Flow *key, int change) noexcept
     cdef void update_size(self, Flow *key) noexcept
     cdef Flow *oldest_of_key(self, Flow *key) noexcept
+    cdef Flow *first_to_drop(self, Flow *key) noexcept
+    cdef Flow *first_before(self, Flow *key, uint64_t place) noexcept
     cdef int set_sized(self, bint sized) except -1
     cdef int key_of(self, const Record *record, MessageKey *into) except -1
     cdef int scan(self, int budget) except -1
-    cdef int add_record(self, Record *record, uint32_t offset) except -1
+    cdef RoomMade add_record(self, Record *record, uint32_t offset, int *budget) except *
     cdef int pass_ranges(self) except -1
     cdef int pass_each(self, const Hole *ranges, uint32_t count) except -1
     cdef int leave_log(self, uint64_t seq) except -1
@@ -989,6 +1100,7 @@ cdef class KeyedMessages(ChosenKeys):
     cdef int queue_in_order(self) except -1
     cdef int end_keys(self) except -1
     cdef int prepare_keys(self, bint searching) except -1
+    cdef bint keys_lag(self) noexcept
     cdef bint waits_for_scan(self, const Entry *entry) noexcept
     cdef int resolve_keys(self) except -1
     cdef Entry *take_keyed(self, int maximum) except? NULL
@@ -1001,7 +1113,7 @@ cdef class KeyedMessages(ChosenKeys):
     cdef int count_keys(self) except -1
     cdef dict key_facts(self)
     cdef int drop_overfull(self, int budget) except -1
-    cdef int drop_oldest_of(self, Flow *key) except -1
+    cdef bint drop_oldest_of(self, Flow *key) except -1
     cdef int drop_keyed(self, int budget) except -1
     cdef int sweep_expired(self) except -1
     cdef int sweep_flow(self, Flow *flow) except -1

@@ -29,7 +29,8 @@ cdef class Dispatch(KeyedMessages):
         if self.redriving:
             budget = self.redrive_some(budget)
         if self.wanted:
-            return budget       # the queue is not in order until the search ends
+            # The queue is not in order until the search ends.
+            return 0 if self.keys_lag() else budget
         if self.paused or self.cut_off:
             pass
         elif self.redriving and self.keyed:
@@ -49,7 +50,7 @@ cdef class Dispatch(KeyedMessages):
         if self.keys is None:
             return budget
         self.keys.set_alarm()
-        return 0 if self.unscanned else budget
+        return 0 if self.keys_lag() else budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
         """Deliver as many messages as the rate allows; return the result of dispatch()."""

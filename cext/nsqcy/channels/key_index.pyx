@@ -28,7 +28,7 @@ cdef extern from *:
 
 cdef enum:
     FLOWS_A_PAGE = 256
-    ITEMS_A_PAGE = 2048
+    BEYOND_A_PAGE = 256
     MIN_BUCKETS = 64
     ARRIVAL_BITS = 20               # of a place: the number among arrivals before the same record
     LAST_ARRIVAL = 0xFFFFE
@@ -59,6 +59,7 @@ cdef inline bint counts(uint32_t flow) noexcept nogil:
 
 
 @cython.final
+@cython.no_gc_clear     # otherwise, the index could not return its part of the room
 cdef class KeyIndex:
     def __cinit__(self):
         cdef int i
@@ -66,13 +67,24 @@ cdef class KeyIndex:
             heap_init(&self.turns[i])
         heap_init(&self.timers)
         heap_init(&self.sizes)
+        heap_init(&self.hungry)
         self.alarm.node.index = HEAP_NOWHERE
 
     def __dealloc__(self):
-        self.free_all()
+        if self.room is not None:
+            self.room.remove(<void *>self)
+            # Other channels may be garbage, too: do not wake them.
+            self.room.short = False
+            self.free_all()
+            self.give(self.used)
         free(self.bits)
         free(self.saved)
         free(self.overfull)
+
+    @property
+    def scanned(self):
+        """Return the record at the scan position."""
+        return self.at.seq
 
     cdef int start(self) except -1:
         """Begin to index records, from the cursor on."""
@@ -85,8 +97,10 @@ cdef class KeyIndex:
 
     cdef void stop(self) noexcept:
         """Forget all messages; the entries in flows are owned elsewhere."""
+        self.end_pass()
         self.free_all()
         free(self.bits)
+        self.give(self.bits_room * sizeof(uint64_t))
         self.bits = NULL
         self.bits_room = self.passed = 0
         self.saved_count = 0
@@ -100,6 +114,7 @@ cdef class KeyIndex:
         """Begin again at the cursor, for other rules; all entries have been taken. Records that
         left the channel stay marked."""
         self.save_rates()
+        self.end_pass()
         self.free_all()
         self.last_block = NULL
         heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
@@ -109,13 +124,21 @@ cdef class KeyIndex:
 
     cdef void free_all(self) noexcept:
         """Free all flows and items."""
+        cdef KeyRoom room = self.room
+        cdef Flow *flow
         cdef uint32_t i
+        if room.cut_index == <void *>self:
+            room.cut_index = NULL
+        for i in range(1, self.flow_end):
+            flow = self.flow_at(i)
+            if flow.used and flow.items:
+                room.free_items(flow.first, flow.last, flow.items)
         for i in range(self.page_room):
             free(self.pages[i])
         free(self.pages)
-        for i in range(self.item_page_room):
-            free(self.item_pages[i])
-        free(self.item_pages)
+        for i in range(self.beyond_room):
+            free(self.beyond_pages[i])
+        free(self.beyond_pages)
         free(self.buckets)
         free(self.held)
         for i in range(LEVELS):
@@ -124,14 +147,17 @@ cdef class KeyIndex:
             self.debts[i] = 0
         heap_free(&self.timers)
         heap_free(&self.sizes)
+        heap_free(&self.hungry)
         self.pages = NULL
-        self.item_pages = NULL
+        self.beyond_pages = NULL
         self.buckets = NULL
         self.held = NULL
-        self.page_room = self.item_page_room = self.flow_end = self.item_end = 0
-        self.free_flow = self.free_item = self.flows = self.bucket_mask = 0
+        self.page_room = self.beyond_room = self.flow_end = self.beyond_end = 0
+        self.free_flow = self.free_beyond = self.flows = self.bucket_mask = 0
         self.held_mask = self.held_count = self.waiting_levels = 0
-        self.items = self.entries = self.bytes = 0
+        self.items = self.entries = self.bytes = self.beyond = 0
+        self.short = False
+        self.give(self.used - self.bits_room * sizeof(uint64_t))
         self.walked_flow = self.unpacked_flow = 0
         self.walked = self.unpacked = NULL
         self.overfull_count = 0
@@ -188,6 +214,7 @@ cdef class KeyIndex:
         flow.chain = bucket[0]
         bucket[0] = number
         self.flows += 1
+        self.take(sizeof(Flow))
         return flow
 
     cdef Flow *first_of_key(self, const MessageKey *key) noexcept:
@@ -246,6 +273,7 @@ cdef class KeyIndex:
                 flow.chain = grown[at]
                 grown[at] = number
         free(self.buckets)
+        self.take((count if self.buckets == NULL else count >> 1) * sizeof(uint32_t))
         self.buckets = grown
         self.bucket_mask = count - 1
         return 0
@@ -254,7 +282,7 @@ cdef class KeyIndex:
         """Forget a flow without messages, and its key if that has no other flow."""
         cdef Flow *first = self.flow_at(flow.key)
         cdef Flow *before
-        if flow.size.tag or flow.held or flow.timed:
+        if flow.size.tag or flow.held or flow.timed or flow.beyond:
             return
         if first != flow:
             before = first
@@ -263,7 +291,8 @@ cdef class KeyIndex:
             before.sibling = flow.sibling
             self.free_flow_now(flow)
             flow = first
-        if flow.size.tag == 0 and flow.held == 0 and not flow.timed and flow.sibling == 0:
+        if flow.size.tag == 0 and flow.held == 0 and not flow.timed and flow.sibling == 0 \
+                and flow.beyond == 0:
             self.free_flow_now(flow)
 
     cdef void free_flow_now(self, Flow *flow) noexcept:
@@ -277,10 +306,16 @@ cdef class KeyIndex:
         flow.chain = self.free_flow
         self.free_flow = flow.number
         self.flows -= 1
+        self.give(sizeof(Flow))
+        if self.room.cut_flow == flow.number and self.room.cut_index == <void *>self:
+            self.room.cut_index = NULL
 
     cdef uint64_t head_place(self, const Flow *flow) noexcept:
-        """Return the place of a flow's next message; the flow has one."""
+        """Return the place of a flow's next message; the flow has one. If it is beyond the index,
+        it may have a later place."""
         cdef uint64_t place
+        if self.is_hungry(flow):
+            return place_of_record(self.beyond_at(flow.beyond).seq)
         if flow.first == 0:
             return place_of(flow.first_entry)
         place = place_of_record(self.item_at(flow.first).seq)
@@ -292,6 +327,9 @@ cdef class KeyIndex:
         cdef Flow *key = self.flow_at(flow.key)
         flow.size.tag += change
         key.total += change
+        self.total_changed(key, change)
+
+    cdef inline void total_changed(self, Flow *key, int change) noexcept:
         if self.sized:
             self.update_size(key)
         if self.depth_per_key and change > 0 and key.total == self.depth_per_key + 1 \
@@ -312,11 +350,30 @@ cdef class KeyIndex:
         self.overfull_count += 1
 
     cdef Flow *oldest_of_key(self, Flow *key) noexcept:
-        """Return the flow with the oldest message of a key; the key has one."""
+        """Return the flow with the oldest message of a key, which has one; NULL if that message is
+        not in the index."""
+        cdef Flow *found = self.first_to_drop(key)
+        return NULL if self.is_hungry(found) else found
+
+    cdef Flow *first_before(self, Flow *key, uint64_t place) noexcept:
+        """Return a flow of a key whose next message may be before a place, preferably one that has
+        this message in the index; NULL if there is none."""
         cdef Flow *flow = key
         cdef Flow *found = NULL
         while True:
-            if flow.size.tag and (
+            if (flow.size.tag or flow.beyond) and self.head_place(flow) < place:
+                if not self.is_hungry(flow):
+                    return flow
+                found = flow
+            if flow.sibling == 0:
+                return found
+            flow = self.flow_at(flow.sibling)
+
+    cdef Flow *first_to_drop(self, Flow *key) noexcept:
+        cdef Flow *flow = key
+        cdef Flow *found = NULL
+        while True:
+            if (flow.size.tag or flow.beyond) and (
                     found == NULL or self.head_place(flow) < self.head_place(found)):
                 found = flow
             if flow.sibling == 0:
@@ -328,7 +385,7 @@ cdef class KeyIndex:
         if key.total == 0:
             heap_remove(&self.sizes, &key.size)
             return
-        due = <int64_t>self.head_place(self.oldest_of_key(key))
+        due = <int64_t>self.head_place(self.first_to_drop(key))
         if self.fair or self.order:
             due = (due & SIZE_PLACE) - (<int64_t>key.total << 36)
         if key.size.index == HEAP_NOWHERE:
@@ -404,7 +461,9 @@ cdef class KeyIndex:
     cdef void update_flow(self, Flow *flow) noexcept:
         """Let a flow be served if it has a message and no rule forbids it."""
         cdef int64_t place
-        if flow.size.tag and not self.is_blocked(self.flow_at(flow.key)):
+        if flow.beyond:
+            self.update_hunger(flow)
+        if self.has_head(flow) and not self.is_blocked(self.flow_at(flow.key)):
             if flow.state != IN_TURN:
                 self.enter_turn(flow)
             elif not self.fair:
@@ -414,7 +473,7 @@ cdef class KeyIndex:
             return
         if flow.state == IN_TURN:
             self.leave_turn(flow)
-        if flow.size.tag == 0:
+        if flow.size.tag == 0 and flow.beyond == 0 or not self.is_blocked(self.flow_at(flow.key)):
             flow.state = IDLE
         elif flow.state != BLOCKED:
             flow.state = BLOCKED
@@ -589,6 +648,7 @@ cdef class KeyIndex:
         cdef Block *block
         cdef uint64_t seq
         cdef uint64_t known
+        cdef RoomMade made = MADE_ROOM
         while budget > 0:
             if window.hole_count or cursor.finished_count:
                 self.pass_ranges()
@@ -633,27 +693,58 @@ cdef class KeyIndex:
                 cursor.skipped += 1
                 self.emptied_items += 1
             else:
-                self.add_record(record, at.offset)
+                made = self.add_record(record, at.offset, &budget)
+                if made == MAKING_ROOM:
+                    budget = 0
+                if made != MADE_ROOM:
+                    break
             at.offset += record.length
             at.seq = seq + 1
         self.advance()
-        return budget
+        return budget if made == MADE_ROOM else budget + (made == NO_ROOM)
 
     cdef bint was_emptied(self, const Record *record) except -1:
         """Return whether a record waited when its key was emptied."""
         cdef KeyHash hash = record_key_hash(record, self.window.key_secret())
         return record.seq < self.emptied.seq_of(hash.high, hash.low)
 
-    cdef int add_record(self, Record *record, uint32_t offset) except -1:
-        """Add the record at the scan position."""
+    cdef RoomMade add_record(self, Record *record, uint32_t offset, int *budget) except *:
+        """Add the record at the scan position; return MADE_ROOM if it was added."""
         cdef MessageKey key
         cdef Flow *flow
-        cdef Item *item
-        cdef uint32_t number = self.new_item()
+        cdef RoomMade made
         self.key_of(record, &key)
-        flow = self.find_or_make(&key)
-        item = self.item_at(number)
-        item.seq = record.seq
+        flow = self.find(&key)
+        if flow == NULL or flow.beyond == 0:
+            made = self.room_for(
+                flow, sizeof(Item) + (sizeof(Flow) if flow == NULL else 0), budget)
+            if made == NO_ROOM and flow != NULL and flow.size.tag:
+                self.new_beyond(flow, record.seq)
+                self.update_flow(flow)
+            elif made != MADE_ROOM:
+                if made == NO_ROOM:
+                    self.short = self.room.short = True
+                return made
+        if flow != NULL and flow.beyond:
+            self.beyond_at(flow.beyond).count += 1
+            self.beyond += 1
+            self.bytes += record.length
+            self.count_beyond(flow, 1)
+            return MADE_ROOM
+        if flow == NULL:
+            flow = self.new_flow(&key)
+        self.append_item(flow, record.seq, offset)
+        self.bytes += record.length
+        self.count_waiting(flow, 1)
+        if flow.state == IDLE:
+            self.update_flow(flow)
+        return MADE_ROOM
+
+    cdef int append_item(self, Flow *flow, uint64_t seq, uint32_t offset) except -1:
+        cdef KeyRoom room = self.room
+        cdef uint32_t number = room.new_item()
+        cdef Item *item = self.item_at(number)
+        item.seq = seq
         item.offset = offset
         item.next = 0
         if flow.first == 0:
@@ -661,32 +752,13 @@ cdef class KeyIndex:
         else:
             self.item_at(flow.last).next = number
         flow.last = number
+        flow.items += 1
+        if flow.items > room.seen:
+            room.seen = flow.items
+            room.top = max(room.top, room.seen)
         self.items += 1
-        self.bytes += record.length
-        self.count_waiting(flow, 1)
-        if flow.state == IDLE:
-            self.update_flow(flow)
+        self.take(sizeof(Item))
         return 0
-
-    cdef uint32_t new_item(self) except 0:
-        cdef uint32_t number = self.free_item
-        cdef Item **grown
-        if number:
-            self.free_item = self.item_at(number).next
-            return number
-        number = max(<uint32_t>1, self.item_end)
-        if number >> 11 >= self.item_page_room:
-            grown = <Item **>realloc(
-                self.item_pages, (self.item_page_room + 1) * sizeof(Item *))
-            if grown == NULL:
-                raise MemoryError()
-            self.item_pages = grown
-            grown[self.item_page_room] = <Item *>malloc(ITEMS_A_PAGE * sizeof(Item))
-            if grown[self.item_page_room] == NULL:
-                raise MemoryError()
-            self.item_page_room += 1
-        self.item_end = number + 1
-        return number
 
     cdef uint64_t unlink_item(self, Flow *flow) noexcept:
         """Remove a flow's first item; return its seq."""
@@ -696,10 +768,277 @@ cdef class KeyIndex:
         flow.first = item.next
         if flow.first == 0:
             flow.last = 0
-        item.next = self.free_item
-        self.free_item = number
+        flow.items -= 1
         self.items -= 1
+        self.room.free_items(number, number, 1)
+        self.give(sizeof(Item))
         return seq
+
+    # -- records beyond the index --
+    #
+    # If there is no room for a record, the flow with the most items in the worker gives up half of
+    # them. From the first of these records on, the flow is beyond the index: the scan only counts its
+    # records. When such a flow has no message before that record, it is hungry. Then a pass reads the
+    # log again, from there to the scan position, and adds records of all flows whose records beyond
+    # the index are ahead of it.
+
+    cdef bint has_room(self, uint64_t bytes) noexcept:
+        return (self.room.used + bytes <= self.room.limit
+                or self.used + bytes <= self.room.minimum or self.items == 0)
+
+    cdef RoomMade room_for(self, Flow *flow, uint64_t bytes, int *budget) except *:
+        """Make room for a record of this flow (NULL: a new one), which may go beyond the index
+        itself."""
+        cdef RoomMade made
+        if self.has_room(bytes) and not self.is_cut(flow):
+            return MADE_ROOM
+        made = self.room.make_room(budget)
+        while made == MADE_ROOM and (flow == NULL or flow.beyond == 0) \
+                and not self.has_room(bytes):
+            made = self.room.make_room(budget)
+        return made
+
+    cdef bint is_cut(self, const Flow *flow) noexcept:
+        """Return whether a flow is giving up items: meanwhile, it gets no more."""
+        return (self.room.cut_index == <void *>self and flow != NULL
+                and self.room.cut_flow == flow.number)
+
+    cdef void count_beyond(self, Flow *flow, int change) noexcept:
+        cdef Flow *key = self.flow_at(flow.key)
+        key.total += change
+        self.total_changed(key, change)
+
+    cdef Beyond *new_beyond(self, Flow *flow, uint64_t seq) except NULL:
+        """Let a flow's records from `seq` on be beyond the index."""
+        cdef uint32_t number = self.free_beyond
+        cdef Beyond *beyond
+        cdef Beyond **grown
+        if number:
+            beyond = self.beyond_at(number)
+            self.free_beyond = beyond.flow
+        else:
+            number = max(<uint32_t>1, self.beyond_end)
+            if number >> 8 >= self.beyond_room:
+                grown = <Beyond **>realloc(
+                    self.beyond_pages, (self.beyond_room + 1) * sizeof(Beyond *))
+                if grown == NULL:
+                    raise MemoryError()
+                self.beyond_pages = grown
+                grown[self.beyond_room] = <Beyond *>malloc(BEYOND_A_PAGE * sizeof(Beyond))
+                if grown[self.beyond_room] == NULL:
+                    raise MemoryError()
+                self.beyond_room += 1
+            self.beyond_end = number + 1
+            beyond = self.beyond_at(number)
+        beyond.node.index = HEAP_NOWHERE
+        beyond.node.tag = flow.number
+        beyond.seq = seq
+        beyond.count = 0
+        beyond.flow = flow.number
+        beyond.skipped = 0
+        flow.beyond = number
+        self.take(sizeof(Beyond))
+        return beyond
+
+    cdef void free_beyond_of(self, Flow *flow) noexcept:
+        cdef Beyond *beyond = self.beyond_at(flow.beyond)
+        heap_remove(&self.hungry, &beyond.node)
+        beyond.flow = self.free_beyond
+        self.free_beyond = flow.beyond
+        flow.beyond = 0
+        self.give(sizeof(Beyond))
+
+    cdef void update_hunger(self, Flow *flow) noexcept:
+        cdef Beyond *beyond = self.beyond_at(flow.beyond)
+        if not self.is_hungry(flow):
+            heap_remove(&self.hungry, &beyond.node)
+        elif beyond.node.index == HEAP_NOWHERE:
+            heap_push(&self.hungry, &beyond.node, <int64_t>beyond.seq)
+        elif heap_due(&self.hungry, &beyond.node) != <int64_t>beyond.seq:
+            heap_update(&self.hungry, &beyond.node, <int64_t>beyond.seq)
+
+    cdef int give_up(self, Flow *flow, uint32_t last, uint32_t count) except -1:
+        """Remove the items after item `last` of a flow from the index."""
+        cdef uint32_t first = self.item_at(last).next
+        cdef uint64_t seq = self.item_at(first).seq
+        cdef Beyond *beyond
+        if flow.beyond == 0:
+            self.new_beyond(flow, seq)
+        beyond = self.beyond_at(flow.beyond)
+        beyond.seq = seq
+        beyond.count += count
+        if self.reading_again and seq < self.again.seq:
+            beyond.skipped = self.again_pass
+        self.room.free_items(first, flow.last, count)
+        self.item_at(last).next = 0
+        flow.last = last
+        flow.items -= count
+        flow.size.tag -= count
+        self.items -= count
+        self.beyond += count
+        self.give(count * sizeof(Item))
+        return 0
+
+    cdef int read_again(self, int budget) except -1:
+        """Add records beyond the index, for the flows that have no others; return the unused budget,
+        which is 0 if more can be done now."""
+        cdef RecordWindow window = self.window
+        cdef Cursor *at = &self.again
+        cdef Record *record
+        cdef Block *block
+        cdef RoomMade made
+        cdef uint64_t seq
+        if not self.reading_again:
+            self.begin_pass()
+        while budget > 0:
+            seq = at.seq
+            if not window.settle(at) or at.seq >= self.at.seq:
+                if at.seq != seq:
+                    self.pass_missing(seq, min(<uint64_t>at.seq, <uint64_t>self.at.seq))
+                self.end_of_log()
+                break
+            if at.seq != seq:
+                self.pass_missing(seq, at.seq)
+                continue
+            block = at.block
+            if block.data == NULL or block.flags & LOADING:
+                window.load(block)
+                return budget
+            if at.offset == 0 and block.next != NULL and block.next.data == NULL \
+                    and window.pool.resident_bytes < window.pool.budget:
+                window.load(block.next)
+            record = <Record *>(block.data + at.offset)
+            if record.seq < seq:
+                at.offset += record.length
+                continue
+            if record.seq > seq:
+                self.pass_missing(seq, record.seq)
+                at.seq = record.seq
+                continue
+            budget -= 1
+            if not self.has_left(seq):
+                made = self.add_again(record, at.offset, &budget)
+                if made == MAKING_ROOM:
+                    return 0
+                if made == NO_ROOM:
+                    self.short = self.room.short = True
+                    return max(1, budget)
+                if not self.reading_again:
+                    break
+            at.offset += record.length
+            at.seq = seq + 1
+        self.advance()
+        return 0 if self.hungry.size else 1
+
+    cdef RoomMade add_again(self, Record *record, uint32_t offset, int *budget) except *:
+        """Add a record if it is beyond the index and its flow gets records in this pass. Return
+        MADE_ROOM if the pass may continue."""
+        cdef MessageKey key
+        cdef Flow *flow
+        cdef Beyond *beyond
+        cdef RoomMade made
+        if record.attributes & RECORD_DAMAGED:
+            self.leave_log(record.seq)
+            return MADE_ROOM
+        self.key_of(record, &key)
+        flow = self.find(&key)
+        if flow == NULL or flow.beyond == 0:
+            return MADE_ROOM
+        beyond = self.beyond_at(flow.beyond)
+        if record.seq < beyond.seq:
+            return MADE_ROOM
+        if self.emptied is not None and self.was_emptied(record):
+            self.leave_log(record.seq)
+            self.emptied_items += 1
+            self.bytes -= min(self.bytes, <uint64_t>record.length)
+            self.count_beyond(flow, -1)
+            self.found_again(flow)
+            return MADE_ROOM
+        if beyond.seq < self.again_start or beyond.skipped == self.again_pass:
+            return MADE_ROOM
+        made = self.room_again(flow, record.seq, budget)
+        if made == MADE_ROOM:
+            self.append_item(flow, record.seq, offset)
+            flow.size.tag += 1
+            beyond.seq = record.seq + 1
+            self.found_again(flow)
+        elif made == NO_ROOM and beyond.node.index == HEAP_NOWHERE:
+            beyond.skipped = self.again_pass
+            if self.hungry.size == 0:
+                self.end_pass()
+            return MADE_ROOM
+        return made
+
+    cdef void found_again(self, Flow *flow) noexcept:
+        """Count a record that is no longer beyond the index."""
+        cdef Beyond *beyond = self.beyond_at(flow.beyond)
+        self.beyond -= 1
+        beyond.count -= 1
+        if beyond.count == 0:
+            self.free_beyond_of(flow)
+        self.update_flow(flow)
+        self.free_if_unused(flow)
+
+    cdef RoomMade room_again(self, Flow *flow, uint64_t seq, int *budget) except *:
+        """Make room for a flow's first record beyond the index. A flow takes no room from others
+        unless they have many more items."""
+        cdef Beyond *beyond = self.beyond_at(flow.beyond)
+        cdef RoomMade made
+        beyond.seq = seq
+        self.update_hunger(flow)
+        if not self.is_cut(flow):
+            if self.has_room(sizeof(Item)):
+                return MADE_ROOM
+            if flow.items and flow.items >= self.room.top >> 2:
+                return NO_ROOM
+        made = self.room.make_room(budget)
+        while made == MADE_ROOM and beyond.seq == seq and not self.has_room(sizeof(Item)):
+            made = self.room.make_room(budget)
+        if beyond.seq != seq:
+            return MAKING_ROOM      # it has given up items itself: look again
+        return made
+
+    cdef int begin_pass(self) except -1:
+        """Begin at the first record that a hungry flow may need."""
+        cdef Cursor to
+        self.window.watch(&self.again)
+        self.again_start = <uint64_t>heap_first_due(&self.hungry)
+        to.block = self.window.block_of(max(self.again_start, <uint64_t>self.cursor.at.seq))
+        to.offset = 0
+        to.seq = max(self.again_start, <uint64_t>self.cursor.at.seq)
+        if to.block == NULL:
+            to = self.at
+        elif to.block.first_seq > to.seq:
+            to.seq = to.block.first_seq
+        self.window.move_cursor(&self.again, &to)
+        self.reading_again = True
+        self.again_pass += 1
+        return 0
+
+    cdef void end_pass(self) noexcept:
+        if self.reading_again:
+            self.reading_again = False
+            self.window.unwatch(&self.again)
+
+    cdef int end_of_log(self) except -1:
+        """End a pass at the scan position. A hungry flow that found nothing has lost its records."""
+        cdef Flow *flow
+        cdef Beyond *beyond
+        cdef uint32_t i = 0
+        while i < self.hungry.size:
+            beyond = <Beyond *>self.hungry.slots[i].node
+            flow = self.flow_at(beyond.flow)
+            if beyond.seq < self.again_start or beyond.skipped == self.again_pass:
+                i += 1
+                continue
+            self.beyond -= beyond.count
+            self.count_beyond(flow, -<int>beyond.count)
+            self.free_beyond_of(flow)
+            self.update_flow(flow)
+            self.free_if_unused(flow)
+            i = 0
+        self.end_pass()
+        return 0
 
     # -- records that do not wait --
 
@@ -783,6 +1122,7 @@ cdef class KeyIndex:
             if grown == NULL:
                 raise MemoryError()
             memset(grown + self.bits_room, 0, (room - self.bits_room) * sizeof(uint64_t))
+            self.take((room - self.bits_room) * sizeof(uint64_t))
             self.bits = grown
             self.bits_room = room
         return 0
@@ -938,8 +1278,7 @@ cdef class KeyIndex:
 
     cdef int leave_log(self, uint64_t seq) except -1:
         """Mark a record, which waited, as taken."""
-        self.set_bits(seq, seq + 1)
-        self.cursor.skipped += 1
+        self.cursor.skipped += self.set_bits(seq, seq + 1)
         if seq == self.cursor.at.seq:
             self.advance()
         return 0
@@ -974,7 +1313,7 @@ cdef class KeyIndex:
             self.unlink_entry(flow)
             self.count_waiting(flow, -1)
             return 0
-        self.bytes -= min(self.bytes, self.bytes // self.items)
+        self.bytes -= min(self.bytes, self.bytes // (self.items + self.beyond))
         seq = self.unlink_item(flow)
         self.count_waiting(flow, -1)
         return self.leave_log(seq)

@@ -173,17 +173,19 @@ cdef class ChosenKeys(Undeliverable):
         cdef KeyIndex keys = self.keys
         cdef MessageKey key
         cdef Flow *flow
-        cdef Flow *first
         cdef Entry *entry
         key.high = emptied.hash.high
         key.low = emptied.hash.low
         key.level = 0
         while True:
-            first = keys.any_flow(&key)
-            flow = NULL if first == NULL else keys.oldest_of_key(first)
-            if flow == NULL or keys.head_place(flow) >= emptied.place:
+            flow = keys.any_flow(&key)
+            if flow != NULL:
+                flow = keys.first_before(flow, emptied.place)
+            if flow == NULL:
                 emptied.searched = True
                 return budget
+            if keys.is_hungry(flow):
+                return budget       # the records are dropped when they are read again
             if budget == 0:
                 return 0
             budget -= 1

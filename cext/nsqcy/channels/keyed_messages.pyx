@@ -50,6 +50,8 @@ cdef class KeyedMessages(ChosenKeys):
         cdef KeyIndex keys = KeyIndex()
         cdef Entry *entry = self.queue_first
         keys.scheduler = self.scheduler
+        keys.room = self.scheduler.key_room
+        keys.room.add(keys)
         keys.window = self.window
         keys.cursor = &self.cursor
         keys.in_flight_lists = &self.in_flight_lists
@@ -238,6 +240,8 @@ cdef class KeyedMessages(ChosenKeys):
             if not keys.started:
                 keys.start()
             self.unscanned = keys.scan(SCANNED_AT_ONCE) == 0
+            if keys.hungry.size and keys.read_again(SCANNED_AT_ONCE) == 0:
+                self.unscanned = True
         if keys.sized != (self.max_messages != 0 or self.max_bytes != 0):
             keys.set_sized(not keys.sized)
         if keys.unsettled:
@@ -247,6 +251,12 @@ cdef class KeyedMessages(ChosenKeys):
         if self.emptied_keys:
             self.drop_emptied()
         return 0
+
+    cdef bint keys_lag(self) noexcept:
+        """Return whether the next turn can add messages to the index."""
+        if self.keys is None:
+            return False
+        return self.unscanned or self.keys.hungry.size != 0 and not self.keys.reading_again
 
     cdef bint waits_for_scan(self, const Entry *entry) noexcept:
         """Return whether records that precede a message may not be in the index yet."""
@@ -353,7 +363,8 @@ cdef class KeyedMessages(ChosenKeys):
         with the most."""
         cdef KeyIndex keys = self.keys
         while budget > 0 and keys.sizes.size and self.is_over():
-            self.drop_oldest_of(flow_of_size(keys.sizes.slots[0].node))
+            if not self.drop_oldest_of(flow_of_size(keys.sizes.slots[0].node)):
+                break
             budget -= 1
         return budget
 
@@ -363,28 +374,32 @@ cdef class KeyedMessages(ChosenKeys):
         cdef KeyIndex keys = self.keys
         cdef uint32_t count = keys.overfull_count
         cdef uint32_t done = 0
+        cdef bint waits = False
         cdef Flow *key
-        while done < count and budget > 0:
+        while done < count and budget > 0 and not waits:
             key = keys.flow_at(keys.overfull[done])
             # The number may belong to another key by now.
-            while budget > 0 and key.used and key.key == key.number \
+            while budget > 0 and not waits and key.used and key.key == key.number \
                     and key.total > keys.depth_per_key and not is_without_key(key):
-                self.drop_oldest_of(key)
-                budget -= 1
-            if budget > 0:
+                waits = not self.drop_oldest_of(key)
+                budget -= not waits
+            if budget > 0 and not waits:
                 done += 1
         if done:
             memmove(keys.overfull, keys.overfull + done, (count - done) * sizeof(uint32_t))
             keys.overfull_count = count - done
-        if keys.overfull_count:
+        if keys.overfull_count and not waits:
             self.touch_dirty()
         return budget
 
-    cdef int drop_oldest_of(self, Flow *key) except -1:
-        """Drop the oldest message of a key, because there are too many."""
+    cdef bint drop_oldest_of(self, Flow *key) except -1:
+        """Drop the oldest message of a key, because there are too many. Return False if the message
+        is being read again."""
         cdef KeyIndex keys = self.keys
         cdef Flow *flow = keys.oldest_of_key(key)
         cdef Entry *entry
+        if flow == NULL:
+            return False
         keys.drop_head(flow, &entry)
         keys.update_flow(flow)
         keys.free_if_unused(flow)
@@ -392,7 +407,7 @@ cdef class KeyedMessages(ChosenKeys):
             self.queued -= 1
             self.drop_entry(entry)
         self.full_count += 1
-        return 0
+        return True
 
     cdef int sweep_expired(self) except -1:
         """Drop the expired messages at the head of each key, blocked or not, once a second."""
@@ -417,7 +432,7 @@ cdef class KeyedMessages(ChosenKeys):
         cdef const Record *record
         cdef uint64_t seq
         cdef uint32_t offset
-        while flow.used and flow.size.tag:
+        while flow.used and keys.has_head(flow):
             entry = keys.head_entry(flow)
             if entry != NULL:
                 block, seq, offset = entry.block, entry.seq, entry.offset

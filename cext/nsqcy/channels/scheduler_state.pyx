@@ -12,8 +12,9 @@ decisions: broker/shard owns the order of work in a turn.
 cdef class SchedulerState:
     def __init__(self, BlockPool pool not None, *, mem_queue_size, max_msg_timeout,
                  topology_aware=False, Percentiles percentiles=None, Events events=None,
-                 seed=1):
+                 seed=1, key_index_bytes=256 << 20):
         self.pool = pool
+        self.key_room = KeyRoom(key_index_bytes)
         self.percentiles = percentiles or Percentiles((), 0)
         self.events = events
         self.mem_queue_size = mem_queue_size

@@ -28,6 +28,8 @@ PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 SOURCES = {"key": "json:/k", "priority": "json:/p"}
 TIMEOUT = 10  # seconds
 STEPS = [1, 300, 999, 1_500, 4_000, 11_000]  # milliseconds
+MAX_TRIES = 2000  # of deliveries, to find an order that the rules allow
+ROOM_OF_A_KEY = 250  # bytes, in an index
 PADDING = [0, 0, 0, 3_000, 60_000]  # bytes
 pick = st.integers(0, 1000)
 keys = st.sampled_from(["a", "b", "c", None])
@@ -81,6 +83,7 @@ class KeyedMachine(RuleBasedStateMachine):
         self.ids: dict[int, int] = {}
         self.damaged = 0
         self.is_exact = True
+        self.tries = 0
 
     @initialize(
         rules=rules,
@@ -91,6 +94,7 @@ class KeyedMachine(RuleBasedStateMachine):
         file_bytes=st.sampled_from([100 << 20, 60_000]),
         snapshot_budget=st.sampled_from([1, 4096]),
         retention=st.sampled_from([0, 1 << 60]),
+        index_bytes=st.sampled_from([1 << 40, 1 << 40, 0, 700, 1_000, 1_500, 2_500]),
     )
     def begin(
         self,
@@ -102,8 +106,10 @@ class KeyedMachine(RuleBasedStateMachine):
         file_bytes: int,
         snapshot_budget: int,
         retention: int,
+        index_bytes: int,
     ) -> None:
         self.retention = retention
+        self.far = index_bytes < 1 << 40
         self.ttl = ttl * SECOND
         self.max_attempts = rules.max_attempts
         self.reads = budget < 1 << 40
@@ -128,6 +134,7 @@ class KeyedMachine(RuleBasedStateMachine):
             "budget": budget,
             "policies": self.policies,
             "snapshot_budget": snapshot_budget,
+            "key_index_bytes": index_bytes,
             "log_options": {
                 "max_bytes_per_file": file_bytes,
                 "sync_every": 2500,
@@ -140,14 +147,14 @@ class KeyedMachine(RuleBasedStateMachine):
         self.producer = self.core.client()
         self.core.create("t").channel("c")
         self.core.create("dead").channel("d")
-        self.model = Channel(rules, self.core.now, self.core.wall)
+        self.model = Channel(rules, self.core.now, self.core.wall, far=self.far)
 
     def adapted(self, rules: Rules) -> Rules:
-        """If records are read from disk, the messages above a limit are dropped before or after
-        a read: then the model does not know which are dropped. A message that is too old blocks
+        """If records are read from disk or again, the messages above a limit are dropped before or
+        after a read: then the model does not know which are dropped. A message that is too old blocks
         its key until the dead-letter topic has it; the model does not know when that is."""
         rules = rules._replace(max_attempts=self.max_attempts)
-        if self.reads:
+        if self.reads or self.far:
             rules = rules._replace(max_depth=0, depth_per_key=0)
         if self.ttl:
             rules = rules._replace(max_depth=0, depth_per_key=0, dead_letters=False)
@@ -167,6 +174,7 @@ class KeyedMachine(RuleBasedStateMachine):
 
     def compare(self) -> None:
         self.note_deliveries()
+        self.check_stuck()
         self.model.drop_oldest()
         assert not [line for line in self.core.log.lines if "Error" in line], self.core.log.lines
         counters = self.core.counters("t", "c")
@@ -185,30 +193,55 @@ class KeyedMachine(RuleBasedStateMachine):
                 assert gone == self.model.gone
 
     def note_deliveries(self) -> None:
-        """Apply the deliveries to the model. The order among consumers is not known: apply the
-        first that the rules allow."""
-        got = [(each, each.client.messages()) for each in self.consumers]
-        left = [(each, messages) for each, messages in got if messages]
-        while left:
-            reasons = []
-            for consumer, messages in left:
-                number = json.loads(messages[0].body)["n"]
-                reason = self.model.may_deliver(self.messages[number])
-                if reason is None:
-                    break
-                reasons.append(f"message {number} to {consumer.client.number}: {reason}")
-            else:
-                check(False, "; ".join(reasons))
-            delivery = messages.pop(0)
+        """Apply the deliveries to the model. The order among consumers is not known: apply any
+        that the rules allow."""
+        left: list[list[int]] = []
+        for consumer in self.consumers:
+            left.append([])
+            for delivery in consumer.client.messages():
+                number = json.loads(delivery.body)["n"]
+                message = self.messages[number]
+                check(delivery.attempts == message.attempts + 1, f"attempt {delivery.attempts}")
+                check(len(consumer.held) < consumer.ready, "more than its ready count")
+                consumer.held[number] = delivery.id
+                self.ids[number] = int(delivery.id, 16)
+                left[-1].append(number)
+        self.tries = 0
+        reasons: list[str] = []
+        check(self.explains(left, 0, reasons), "; ".join(reasons))
+
+    def explains(self, left: list[list[int]], turn: int, reasons: list[str]) -> bool:
+        """Apply deliveries in an order that the rules allow, if there is one. nsqd serves the
+        consumers in turn, which is tried first."""
+        if not any(left):
+            return True
+        for i in range(len(left)):
+            which = (turn + i) % len(left)
+            if not left[which] or self.tries > MAX_TRIES:
+                continue
+            self.tries += 1
+            consumer = self.consumers[which]
+            number = left[which][0]
             message = self.messages[number]
-            check(len(consumer.held) < consumer.ready, "more than its ready count")
+            reason = self.model.may_deliver(message)
+            if reason is not None:
+                reasons.append(f"message {number} to {consumer.client.number}: {reason}")
+                continue
+            before = self.model.snapshot()
             self.model.deliver(message, consumer, self.core.now + TIMEOUT * SECOND)
-            check(delivery.attempts == message.attempts, f"attempt {delivery.attempts}")
-            consumer.held[number] = delivery.id
-            self.ids[number] = int(delivery.id, 16)
-            left = [(each, messages) for each, messages in left if messages]
+            rest = [each[j == which :] for j, each in enumerate(left)]
+            if self.explains(rest, which + 1, reasons):
+                return True
+            self.model.restore(before, message)
+        return False
+
+    def check_stuck(self) -> None:
         candidates = self.model.candidates()
-        if candidates and not self.model.paused:
+        room = self.core.scheduler.key_room
+        keys = self.channel.keys
+        if keys is not None and keys.short:
+            check(room.used + ROOM_OF_A_KEY > room.limit, "the scan waits, although there is room")
+        elif candidates and not self.model.paused:
             for each in self.consumers:
                 check(len(each.held) >= each.ready, f"the channel is stuck: {candidates}")
 
@@ -488,6 +521,7 @@ class KeyedMachine(RuleBasedStateMachine):
             paused=False,
             paused_keys=self.model.paused_keys,
             arrivals=self.model.arrivals,
+            far=self.far,
         )
         ledger = self.channel.ledger()
         self.damaged = ledger["dropped"]["damaged"]
