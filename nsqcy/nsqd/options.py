@@ -268,6 +268,14 @@ class NsqdOptions(
         "divided among the workers",
         rule=NOT_NEGATIVE,
     )
+    key_index_bytes = Option(
+        "key-index-bytes",
+        INT,
+        256 << 20,
+        "bytes that each worker may use for the indexes of channels with rules for keys; the index "
+        "of a key with many messages covers the oldest of them",
+        rule=POSITIVE,
+    )
     durability = DURABILITY
     retention_time = RETENTION_TIME
     retention_bytes = RETENTION_BYTES

@@ -159,6 +159,8 @@ class Channel:
             return blocked
         where = self.level(message), message.key
         candidates = self.candidates()
+        if self.far and not (self.rules.order and message.key is not None):
+            return None
         if candidates[where] is not message and not self.is_being_read(candidates[where]):
             return f"message {candidates[where].number} of the same key comes first"
         if self.far:

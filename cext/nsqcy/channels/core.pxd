@@ -658,6 +658,7 @@ cdef class KeyIndex:
         """Return whether a flow's next message is in the index."""
         return flow.size.tag != 0 and not self.is_hungry(flow)
 
+    cdef uint64_t unreached(self) noexcept
     cdef bint has_room(self, uint64_t bytes) noexcept
     cdef Beyond *new_beyond(self, Flow *flow, uint64_t seq) except NULL
     cdef void free_beyond_of(self, Flow *flow) noexcept

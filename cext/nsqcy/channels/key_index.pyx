@@ -782,6 +782,10 @@ cdef class KeyIndex:
     # log again, from there to the scan position, and adds records of all flows whose records beyond
     # the index are ahead of it.
 
+    cdef uint64_t unreached(self) noexcept:
+        """Return the number of waiting records that are not in the index for lack of room."""
+        return self.beyond + (self.window.fanout.seq - self.at.seq if self.short else 0)
+
     cdef bint has_room(self, uint64_t bytes) noexcept:
         return (self.room.used + bytes <= self.room.limit
                 or self.used + bytes <= self.room.minimum or self.items == 0)

@@ -218,6 +218,7 @@ cdef class KeyedMessages(ChosenKeys):
             "blocked": census.latest.blocked,
             "blocked_seconds": census.latest.seconds,
             "paused": len(self.paused_keys),
+            "beyond_index": self.keys.unreached(),
             "largest": census.largest_keys(self.keys),
         }
 

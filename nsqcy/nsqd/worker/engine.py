@@ -139,6 +139,7 @@ class Engine:
             ),
             events=_events(options),
             seed=self._started ^ self._index,
+            key_index_bytes=options.key_index_bytes,
         )
         self._io = IoThread()
         self._shard = Shard(
