@@ -117,6 +117,7 @@ def test_statistics_and_metrics(nsqd: Starter) -> None:
         "blocked": 2,
         "blocked_seconds": found["keys"]["blocked_seconds"],
         "paused": 1,
+        "beyond_index": 0,
         "largest": [
             {"key": "b", "depth": 5, "in_flight": 0, "blocked": True, "paused": True},
             {"key": "a", "depth": 2, "in_flight": 1, "blocked": True, "paused": False},

@@ -310,6 +310,7 @@ def test_statistics_of_keys(make):
         "blocked": 2,
         "blocked_seconds": 7,
         "paused": 1,
+        "beyond_index": 0,
         "largest": found["largest"],
     }
     largest = {each["key"]: each for each in found["largest"]}
