@@ -152,8 +152,8 @@ class KeyedMachine(RuleBasedStateMachine):
 
     def adapted(self, rules: Rules) -> Rules:
         """If records are read from disk or again, the messages above a limit are dropped before or
-        after a read: then the model does not know which are dropped. A message that is too old blocks
-        its key until the dead-letter topic has it; the model does not know when that is."""
+        after a read: then the model does not know which are dropped. A message that is too old
+        blocks its key until the dead-letter topic has it; the model does not know when that is."""
         rules = rules._replace(max_attempts=self.max_attempts)
         if self.reads or self.far:
             rules = rules._replace(max_depth=0, depth_per_key=0)
@@ -429,7 +429,7 @@ class KeyedMachine(RuleBasedStateMachine):
         """A message that is too old may be dropped as such before. While the scan waits for room,
         the records after it wait, too."""
         keys = self.channel.keys
-        if not self.model.rules.keyed or keys is not None and keys.short:
+        if not self.model.rules.keyed or (keys is not None and keys.short):
             return
         topic = self.core.topic("t")
         assert topic is not None
