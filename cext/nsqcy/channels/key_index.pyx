@@ -777,10 +777,10 @@ cdef class KeyIndex:
     # -- records beyond the index --
     #
     # If there is no room for a record, the flow with the most items in the worker gives up half of
-    # them. From the first of these records on, the flow is beyond the index: the scan only counts its
-    # records. When such a flow has no message before that record, it is hungry. Then a pass reads the
-    # log again, from there to the scan position, and adds records of all flows whose records beyond
-    # the index are ahead of it.
+    # them. From the first of these records on, the flow is beyond the index: the scan only counts
+    # its records. When such a flow has no message before that record, it is hungry. Then a pass
+    # reads the log again, from there to the scan position, and adds records of all flows whose
+    # records beyond the index are ahead of it.
 
     cdef uint64_t unreached(self) noexcept:
         """Return the number of waiting records that are not in the index for lack of room."""
@@ -884,8 +884,8 @@ cdef class KeyIndex:
         return 0
 
     cdef int read_again(self, int budget) except -1:
-        """Add records beyond the index, for the flows that have no others; return the unused budget,
-        which is 0 if more can be done now."""
+        """Add records beyond the index, for the flows that have no others; return the unused
+        budget, which is 0 if more can be done now."""
         cdef RecordWindow window = self.window
         cdef Cursor *at = &self.again
         cdef Record *record
@@ -1025,7 +1025,8 @@ cdef class KeyIndex:
             self.window.unwatch(&self.again)
 
     cdef int end_of_log(self) except -1:
-        """End a pass at the scan position. A hungry flow that found nothing has lost its records."""
+        """End a pass at the scan position. A hungry flow that found nothing has lost its
+        records."""
         cdef Flow *flow
         cdef Beyond *beyond
         cdef uint32_t i = 0

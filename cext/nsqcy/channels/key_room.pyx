@@ -1,7 +1,8 @@
 """The memory that the indexes of a worker's channels may use.
 
 Owns the items of all indexes, the sum of what the indexes use, and the search for the flow with the
-most items, which gives up half of them when the indexes are full. Independent of the rules for keys.
+most items, which gives up half of them when the indexes are full. Independent of the rules for
+keys.
 """
 
 # An item belongs to the worker, not to an index: what one channel frees, another one may use.
