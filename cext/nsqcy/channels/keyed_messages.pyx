@@ -59,6 +59,8 @@ cdef class KeyedMessages(ChosenKeys):
         keys.alarm.owner = self.alarm.owner
         keys.single = True
         keys.pauses = self.pauses if self.paused_keys else None
+        # Later arrivals come after the messages in the queue.
+        keys.gate = self.window.fanout.seq
         self.keys = keys
         self.watched = True
         self.set_emptied()
