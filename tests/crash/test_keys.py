@@ -293,16 +293,11 @@ def run_all(path: Path, numbers: range, program: type[Program]) -> None:
 
 # A message from before the restart may come after later ones of its key, if it is not the first of
 # the channel's queue, or due before its record is read (programs 46 and 377).
-early = pytest.mark.xfail(reason="messages whose keys are not known are not in order", strict=False)
-
-
-@early
 @pytest.mark.parametrize("first", [0, 40])
 def test_rules_for_keys(tmp_path: Path, first: int) -> None:
     run_all(tmp_path, range(runs(first), runs(first + 40)), Program)
 
 
-@early
 def test_rules_for_keys_in_class_os(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lives, "POWER", 0)
     run_all(tmp_path, range(runs(40)), Killed)

@@ -445,6 +445,7 @@ cdef class Recovery:
             entry.in_flight_list = NULL
             if channel.keys is not None:
                 entry.in_flight_list = <void *>place_of_record(packed.seq)
+                channel.keys.unsorted = True
         return 0
 
     cdef int restore_transfer(self, Channel channel, const PackedEntry *packed, Block *block,

@@ -622,6 +622,7 @@ cdef class KeyIndex:
     cdef uint32_t held_mask
     cdef uint32_t held_count
     cdef bint unsettled                 # the keys of some held messages are not known yet
+    cdef bint unsorted                  # the queue may not be in order of the places
     cdef bint lost                      # pop() found no record where one was
     cdef uint32_t walked_flow           # see UnfinishedMessages.walk
     cdef Entry *walked
@@ -1099,6 +1100,7 @@ cdef class KeyedMessages(ChosenKeys):
     cdef int mark_held(self, uint32_t flow) except -1
     cdef int rebuild_keys(self, bint single) except -1
     cdef int queue_in_order(self) except -1
+    cdef int sort_queue(self, Entry *entry) except -1
     cdef int end_keys(self) except -1
     cdef int prepare_keys(self, bint searching) except -1
     cdef bint keys_lag(self) noexcept

@@ -1345,8 +1345,10 @@ cdef class KeyIndex:
         entry.node.index = NO_FLOW
         if not counts(number):
             place = self.arrive()
-            if number == UNRESOLVED and self.order:
+            if self.order and (number == UNRESOLVED or entry.attempts):
+                # It was held before its key was known.
                 place = place_of_record(entry.seq)
+                self.unsorted = True
             entry.in_flight_list = <void *>place
             return 0
         flow = self.flow_at(number)

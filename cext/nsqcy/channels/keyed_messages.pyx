@@ -70,6 +70,7 @@ cdef class KeyedMessages(ChosenKeys):
                 place_of_record(entry.seq) if entry.in_flight_list == NULL
                 else <size_t>entry.in_flight_list << ARRIVAL_BITS)
             entry = entry.next
+        keys.unsorted = True
         self.set_ttl(self.ttl)
         return self.apply_rules(not self.keyed)
 
@@ -112,10 +113,14 @@ cdef class KeyedMessages(ChosenKeys):
 
     cdef int queue_in_order(self) except -1:
         """Move all entries of the index to the queue, in order of their places."""
-        cdef Entry *entry = self.keys.take_all_entries()
+        return self.sort_queue(self.keys.take_all_entries())
+
+    cdef int sort_queue(self, Entry *entry) except -1:
+        """Add entries, linked by `next`, to the queue, and sort it by the places."""
         cdef uint64_t count = 0
         cdef uint64_t i
         cdef Entry **found
+        self.keys.unsorted = False
         if self.queue_last != NULL:
             self.queue_last.next = entry
             entry = self.queue_first
@@ -250,6 +255,8 @@ cdef class KeyedMessages(ChosenKeys):
         if keys.unsettled:
             keys.settle()
         if self.queue_first != NULL and not (searching and self.parked):
+            if keys.unsorted and not keys.single:
+                self.sort_queue(NULL)
             self.resolve_keys()
         if self.emptied_keys:
             self.drop_emptied()
