@@ -443,8 +443,13 @@ class KeyedMachine(RuleBasedStateMachine):
 
     @rule(message=pick)
     def delete(self, message: int) -> None:
-        """Drop a waiting message, whose id is known from an earlier delivery."""
-        known = [each for each in self.model.waiting if each.number in self.ids]
+        """Drop a waiting message, whose id is known from an earlier delivery. One that was out of
+        attempts at an exit leaves as such."""
+        known = [
+            each
+            for each in self.model.waiting
+            if each.number in self.ids and not self.model.is_exhausted(each)
+        ]
         if not known or self.ttl:
             return
         wanted = known[message % len(known)]

@@ -356,3 +356,20 @@ def test_a_long_redrive_lets_no_second_message_of_a_key_go(make):
     core.settle()
     assert letters.messages() == []
     assert core.counters("dead", "d")["depth"] == 0
+
+
+@pytest.mark.parametrize("values", [{}, {"fair": True}])
+def test_a_message_out_of_attempts_at_an_exit_is_not_found(make, values):
+    """It was not delivered again in any case: it leaves as one that is out of attempts."""
+    channel = make(max_attempts=1, **values)
+    channel.publish("a", None)
+    ids = [id for _, id in received(channel.consumer(2))]
+    channel.restart()
+    found = channel.core.topic("t").channels["c"]
+    results: list[str | None] = []
+    for id in ids:
+        assert found.take_out(int(id, 16), True, results.append)
+        channel.core.settle()
+    assert results == ["MESSAGE_NOT_FOUND"] * 2
+    assert found.ledger()["dropped"]["attempts"] == 2
+    assert channel.core.counters("t", "c")["depth"] == 0
