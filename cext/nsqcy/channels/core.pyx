@@ -6,6 +6,7 @@ Each included file states its responsibilities.
 import json
 
 cimport cython
+from libc.math cimport ceil
 from libc.stdint cimport int32_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memmove, memset

@@ -350,10 +350,10 @@ cdef class KeyIndex:
         self.overfull_count += 1
 
     cdef Flow *oldest_of_key(self, Flow *key) noexcept:
-        """Return the flow with the oldest message of a key, which has one; NULL if that message is
-        not in the index."""
+        """Return the flow with the oldest message of a key; NULL if the key has no message, or if
+        that message is not in the index."""
         cdef Flow *found = self.first_to_drop(key)
-        return NULL if self.is_hungry(found) else found
+        return NULL if found == NULL or self.is_hungry(found) else found
 
     cdef Flow *first_before(self, Flow *key, uint64_t place) noexcept:
         """Return a flow of a key whose next message may be before a place, preferably one that has
@@ -418,7 +418,8 @@ cdef class KeyIndex:
         if key.held and (self.order or self.in_flight_per_key
                          and key.held >= self.in_flight_per_key):
             return True
-        return self.gap != 0 and key.next_send > self.scheduler.now
+        # As long as `turn` is in `timers`, it must be in no other heap.
+        return self.gap != 0 and (key.timed or key.next_send > self.scheduler.now)
 
     cdef void enter_turn(self, Flow *flow) noexcept:
         """Let a flow be served, after all that are waiting."""
@@ -573,7 +574,7 @@ cdef class KeyIndex:
     cdef void remember_rate(self, Flow *key) noexcept:
         """Keep a key until its rate allows the next message."""
         if key.next_send > self.scheduler.now and not key.timed and heap_push(
-                &self.timers, &key.turn, <int64_t>(key.next_send + 1)) == 0:
+                &self.timers, &key.turn, <int64_t>ceil(key.next_send)) == 0:
             key.timed = True
 
     cdef int save_rates(self) except -1:
@@ -770,6 +771,8 @@ cdef class KeyIndex:
             flow.last = 0
         flow.items -= 1
         self.items -= 1
+        if self.items == 0:
+            self.last_block = NULL      # an idle topic may release it
         self.room.free_items(number, number, 1)
         self.give(sizeof(Item))
         return seq

@@ -69,6 +69,8 @@ cdef class KeyedMessages(ChosenKeys):
             entry.in_flight_list = <void *>(
                 place_of_record(entry.seq) if entry.in_flight_list == NULL
                 else <size_t>entry.in_flight_list << ARRIVAL_BITS)
+            # Without an index, nothing sets this field.
+            entry.node.index = NO_FLOW
             entry = entry.next
         keys.unsorted = True
         self.set_ttl(self.ttl)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nsqcy.channels.core import KeyListing
 from nsqcy.config.policies import Policies
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
@@ -373,3 +374,64 @@ def test_a_message_out_of_attempts_at_an_exit_is_not_found(make, values):
     assert results == ["MESSAGE_NOT_FOUND"] * 2
     assert found.ledger()["dropped"]["attempts"] == 2
     assert channel.core.counters("t", "c")["depth"] == 0
+
+
+def test_a_message_that_was_requeued_without_rules_is_dropped_under_them(make):
+    channel = make()
+    channel.publish(*"aab")
+    client = channel.consumer(3)
+    for _, id in received(client):
+        client.requeue(id)
+    client.ready(0)
+    channel.core.settle()
+    channel.change(fair=True, max_depth=1, on_full="drop-oldest")
+    assert channel.core.counters("t", "c")["depth"] == 1
+    client.ready(3)
+    channel.core.settle()
+    assert numbers(client) == [3]
+
+
+@pytest.mark.parametrize("passed", [90 * MILLISECOND, 200 * MILLISECOND])
+def test_a_message_finishes_when_the_rate_allows_the_next(make, passed):
+    channel = make(key_rate=10)
+    channel.publish(*"aaabbb")
+    client = channel.consumer(10)
+    for expected in ([1, 4], [2, 5]):
+        messages = received(client)
+        assert [number for number, _ in messages] == expected
+        # The clock is read at the start of a turn: before commands, which precede timers.
+        channel.core.now += passed
+        channel.core.scheduler.now = channel.core.now
+        for _, id in messages:
+            client.finish(id)
+        channel.core.settle()
+        channel.core.advance(MILLISECOND)
+    channel.core.advance(100 * MILLISECOND)
+    assert numbers(client) == [3, 6]
+
+
+def test_a_list_of_keys_has_one_without_waiting_messages(make):
+    channel = make(order="key")
+    channel.publish(*"ab")
+    assert numbers(channel.consumer(1)) == [1]
+    listing = KeyListing(channel.core.topic("t").channels["c"], False, False)
+    assert listing.walk(1000)
+    assert [listing.text(i) for i in range(len(listing))] == [b"b", b""]
+    assert [listing.facts(i)[:2] for i in range(len(listing))] == [(1, 0), (0, 1)]
+
+
+def test_the_block_of_an_idle_topic_goes_to_others(make):
+    channel = make(fair=True)
+    client = channel.consumer(10)
+    channel.publish(*"aab")
+    for _, id in received(client):
+        client.finish(id)
+    for _ in range(13):
+        channel.core.advance(SECOND)
+    assert channel.core.pool.blocks == 0
+    for topic in ("u", "v", "w"):
+        for number in range(11, 17):
+            body = json.dumps({"k": "a", "p": 0, "n": number}).encode()
+            channel.producer.publish(topic, body)
+    channel.publish("a")
+    assert numbers(client) == [4]
