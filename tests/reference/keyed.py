@@ -351,7 +351,7 @@ class Channel:
     def change(self, rules: Rules) -> None:
         """Apply another policy. The keys take their turns anew; rates begin anew."""
         self.rules = rules
-        for each in self.waiting:
+        for each in self.all():
             if rules.order and each.attempts and each.key is not None:
                 each.place = each.born
         self.served, self.debts = {}, {}
