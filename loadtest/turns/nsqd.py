@@ -19,6 +19,7 @@ from nsqcy.testing.wire_client import ERROR, MESSAGE, Conn, Frame, Hangup, sized
 MAX_BODY = 5 << 20
 MAX_QUERY = 64 << 10
 ONES = (MAX_BODY - 4) // 5  # number of one-byte messages in the largest MPUB
+KEYS_AT_ONCE = 10_000  # messages of one request
 MAX_RDY = 2500
 COLUMNS = "timestamp,id,defer,headers,body"
 NO_ID = "0123456789abcdef"  # id that no message has
@@ -446,6 +447,30 @@ def of_one_message(clients: Clients, sizes: Sizes, topic: str) -> Iterator[Row]:
             f"POST {path}",
             f"{queued}, none with the id",
             lambda path=path: act(path, waiting, NO_ID, 404),
+        )
+
+
+def keys(clients: Clients, sizes: Sizes) -> Iterator[Row]:
+    """Requests for a channel in which each message has a key of its own."""
+    topic = name()
+    held = f"{sizes.messages:,} keys"
+    clients.web.put("/topic/config", b'{"key": "json:"}', topic=topic)
+    clients.web.put("/channel/config", b'{"fair": true}', topic=topic, channel="c")
+    clients.web.create(topic, "c")
+    for first in range(0, sizes.messages, KEYS_AT_ONCE):
+        numbers = range(first, min(first + KEYS_AT_ONCE, sizes.messages))
+        clients.web.mpub(topic, [b"%d" % number for number in numbers])
+    yield Row(
+        "GET /channel/keys",
+        held,
+        lambda: clients.http("GET", "/channel/keys", topic=topic, channel="c"),
+    )
+    for verb in ("pause", "unpause", "empty"):
+        path = f"/channel/key/{verb}"
+        yield Row(
+            f"POST {path}",
+            held,
+            lambda path=path: clients.http("POST", path, topic=topic, channel="c", key="7"),
         )
 
 

@@ -39,6 +39,7 @@ NSQD: dict[str, Build] = {
     "heads": lambda clients, sizes: nsqd.heads(clients),
     "log": nsqd.log_commands,
     "deferred": nsqd.deferred,
+    "keys": nsqd.keys,
     "gone": nsqd.gone,
     "topics": nsqd.many_topics,
     "together": lambda clients, sizes: nsqd.together(clients),

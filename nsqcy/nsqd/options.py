@@ -272,8 +272,8 @@ class NsqdOptions(
         "key-index-bytes",
         INT,
         256 << 20,
-        "bytes that each worker may use for the indexes of channels with rules for keys; the index "
-        "of a key with many messages covers the oldest of them",
+        "bytes that a worker may use to index channels with rules for keys; of a large key, the "
+        "oldest messages are indexed",
         rule=POSITIVE,
     )
     durability = DURABILITY

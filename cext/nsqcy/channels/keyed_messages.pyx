@@ -167,12 +167,18 @@ cdef class KeyedMessages(ChosenKeys):
     # -- one key --
 
     def pause_key(self, bytes text not None, bint paused):
-        """Pause a key, or unpause it: none of its messages is delivered until then."""
+        """Pause a key, or unpause it: none of its messages is delivered until then. Raises ValueError
+        for a channel without rules for keys."""
+        if not self.keyed:
+            raise ValueError("the channel has no rules for keys")
         self.set_key_paused(text, paused)
 
     def empty_key(self, bytes text not None, done=None):
         """Drop the messages of a key that wait. Calls done() once the index has none of them; the
-        records that are not in the index yet are dropped when the scan finds them."""
+        records that are not in the index yet are dropped when the scan finds them. Raises ValueError
+        for a channel without rules for keys."""
+        if not self.keyed:
+            raise ValueError("the channel has no rules for keys")
         self.prepare_keys(False)
         self.add_emptied(text, self.window.fanout.seq, self.keys.arrive(), done)
         self.touch_dirty()
