@@ -610,6 +610,7 @@ cdef class KeyIndex:
     cdef uint32_t free_beyond
     cdef Heap hungry                    # flows whose next message is beyond the index
     cdef bint reading_again
+    cdef bint again_waits               # for a read, or for room
     cdef Cursor again                   # position of the pass over records beyond the index
     cdef uint64_t again_start
     cdef uint32_t again_pass            # its number

@@ -910,6 +910,7 @@ cdef class KeyIndex:
             block = at.block
             if block.data == NULL or block.flags & LOADING:
                 window.load(block)
+                self.again_waits = True
                 return budget
             if at.offset == 0 and block.next != NULL and block.next.data == NULL \
                     and window.pool.resident_bytes < window.pool.budget:
@@ -928,7 +929,7 @@ cdef class KeyIndex:
                 if made == MAKING_ROOM:
                     return 0
                 if made == NO_ROOM:
-                    self.short = self.room.short = True
+                    self.short = self.room.short = self.again_waits = True
                     return max(1, budget)
                 if not self.reading_again:
                     break

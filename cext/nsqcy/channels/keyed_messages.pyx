@@ -249,7 +249,7 @@ cdef class KeyedMessages(ChosenKeys):
             elif keys.started and keys.passed == 0 and not self.emptied_keys:
                 return self.end_keys()
         keys.wake()
-        self.unscanned = False
+        self.unscanned = keys.again_waits = False
         if self.ephemeral:
             keys.at.seq = self.window.fanout.seq
         else:
@@ -274,7 +274,7 @@ cdef class KeyedMessages(ChosenKeys):
         """Return whether the next turn can add messages to the index."""
         if self.keys is None:
             return False
-        return self.unscanned or self.keys.hungry.size != 0 and not self.keys.reading_again
+        return self.unscanned or self.keys.hungry.size != 0 and not self.keys.again_waits
 
     cdef bint waits_for_scan(self, const Entry *entry) noexcept:
         """Return whether records that precede a message may not be in the index yet."""

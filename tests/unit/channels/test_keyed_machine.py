@@ -281,6 +281,9 @@ class KeyedMachine(RuleBasedStateMachine):
         padding=st.sampled_from(PADDING[:4]),
     )
     def publish_many(self, wanted: list[tuple[str | None, int]], padding: int) -> None:
+        self.publish_all(wanted, padding)
+
+    def publish_all(self, wanted: list[tuple[str | None, int]], padding: int) -> None:
         made = [self.new_message(key, priority if key else 0, padding) for key, priority in wanted]
         # All arrive before the next is delivered.
         assert self.producer.ask(mpub("t", [body for _, body in made])) == (RESPONSE, b"OK")
@@ -290,6 +293,12 @@ class KeyedMachine(RuleBasedStateMachine):
             self.model.waiting.append(message)
         self.model.update()
         self.compare()
+
+    @precondition(lambda self: self.far)
+    @rule(key=keys, others=st.sampled_from(["", "abc"]), count=st.sampled_from([10, 30]))
+    def flood(self, key: str | None, others: str, count: int) -> None:
+        """One key has more messages than the index."""
+        self.publish_all([(key, 0), *((each, 0) for each in others)] * count, 0)
 
     @rule(key=keys, priority=st.integers(0, 2), delay=st.sampled_from([1, 700, 5_000, 30_000]))
     def publish_later(self, key: str | None, priority: int, delay: int) -> None:
