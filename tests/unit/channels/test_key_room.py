@@ -16,11 +16,13 @@ ROOM = 16_000  # bytes; more than 100 flows do not fit
 class Worker:
     """Channels of topic t, whose messages are numbered."""
 
-    def __init__(self, path: Path, *, room: int = ROOM, **values: Any) -> None:
+    def __init__(
+        self, path: Path, *, room: int = ROOM, budget: int = 1 << 40, **values: Any
+    ) -> None:
         self.policies = Policies(sections=[("t", {"durability": "os", "key": "json:/k"})])
         self.policies.set("t/c", values)
         self.policies.set("t/d", values)
-        self.settings = {"policies": self.policies, "key_index_bytes": room}
+        self.settings = {"policies": self.policies, "key_index_bytes": room, "budget": budget}
         self.core = Core(path, **self.settings)
         self.core.create("t").channel("c")
         self.number = 0
@@ -220,4 +222,16 @@ def test_more_keys_than_room(make):
     assert worker.facts()["beyond_index"] >= 800
     client = worker.core.client().subscribe("t", "c", 4)
     worker.core.settle()
+    assert worker.consume(client) == worker.sent
+
+
+@pytest.mark.parametrize("room", [1100, 1300])
+def test_a_read_that_ends_while_no_key_needs_records(make, room):
+    """Keys that need records of the log afterwards get them in the same turn."""
+    worker = make(fair=True, room=room, budget=0)
+    worker.publish(*"abac" * 60)
+    worker.publish(*"abac" * 60)
+    client = worker.core.client().subscribe("t", "c", 2500)
+    worker.core.settle()
+    assert worker.channel.counters()["depth"] == 0
     assert worker.consume(client) == worker.sent
