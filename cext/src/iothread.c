@@ -185,6 +185,14 @@ static void file_reserve(IoEngine *engine, File *file, uint64_t offset, uint64_t
         file->reserved = UINT64_MAX;
 }
 
+/* Frees the blocks beyond the end of a file that ends here. If this fails, they are freed with the
+ * file. */
+static void file_end_here(IoEngine *engine, File *file, uint64_t end) {
+    if (file->reserved > end && file->reserved != UINT64_MAX)
+        engine->calls->ftruncate(engine->calls, file->fd, (int64_t)end);
+    file->reserved = 0;
+}
+
 /* Writes pieces to adjacent positions in the file; *wrote is the number of bytes written. */
 static int file_write(IoEngine *engine, File *file, struct iovec *pieces, int count,
                       uint64_t offset, uint64_t *wrote, int *call) {
@@ -551,6 +559,8 @@ static void run_writes(IoEngine *engine, IoOp **ops, int count) {
             file_reserve(engine, file, ops[0]->offset, bytes);
         if (sealed)
             error = file_write(engine, file, pieces, sealed, ops[0]->offset, &wrote, &call);
+        if (!error && sealed == count && ops[count - 1]->kind != IO_WRITE_RECORDS)
+            file_end_here(engine, file, ops[0]->offset + bytes);    /* a footer */
         if (!error && unsealed) {
             error = unsealed;
             call = CALL_NONE;

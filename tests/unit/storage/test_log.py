@@ -917,7 +917,12 @@ def test_a_large_segment_has_blocks_for_the_next_writes(disk, fails):
     status = segment.stat()
     assert status.st_size == 64 + len(run(batch))
     assert [one.message for one in walk(segment.read_bytes()[64:])] == batch
+    assert fails or 512 * status.st_blocks > status.st_size + (1 << 19)
     del kept
+    disk.close()
+    closed = segment.stat()
+    assert closed.st_size > status.st_size
+    assert 512 * closed.st_blocks < closed.st_size + (1 << 16)
 
 
 @pytest.mark.slow
