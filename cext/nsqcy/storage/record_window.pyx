@@ -49,9 +49,9 @@ cdef int read_done(void *arg, int error) except -1:
     try:
         if error:
             window.read_failed()
-        window.unpin(block)
         window.on_loaded(block)
     finally:
+        window.unpin(block)         # may free the block
         Py_DECREF(window)
     return 0
 

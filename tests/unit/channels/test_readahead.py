@@ -240,3 +240,22 @@ def test_what_is_too_old_when_it_is_due(make: Make, topic: str) -> None:
     assert numbers(consumer, [1000]) == []
     ledger = core.topic("t").channels["c"].ledger()  # type: ignore[union-attr]
     assert ledger["dead_lettered" if topic else "expired"] == 100
+
+
+def test_a_block_that_no_channel_needs_any_more_is_freed_after_its_read(make: Make) -> None:
+    """`make asan` fails if the end of the read uses the block afterwards."""
+    core = make(policies=Policies(), mem_queue_size=0)
+    channel = core.create("t").channel("c")
+    producer = core.client()
+    for number in range(3):
+        producer.publish("t", body(number, 200_000))
+        core.settle()
+    blocks = core.pool.blocks
+    core.client().subscribe("t", "c", 1)
+    core.manager.run_turn(core.now, core.wall)
+    assert core.io.outstanding == 1
+    channel.empty()
+    assert core.pool.blocks < blocks
+    before = core.pool.blocks
+    core.settle()
+    assert core.pool.blocks < before
