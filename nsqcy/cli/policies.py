@@ -40,7 +40,8 @@ def _assigned(text: str) -> tuple[str, Any]:
     option = TOPIC_KEYS.get(key) or CHANNEL_KEYS.get(key)
     if option is not None and option.kind is DURATION:
         with suppress(ValueError):
-            return key, short_duration(parse_with_days(value))
+            value = short_duration(parse_with_days(value))
+        return key, value
     try:
         return key, json.loads(value)
     except ValueError:

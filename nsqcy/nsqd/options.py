@@ -640,9 +640,9 @@ _DEFER_RULE = Rule(  # the sum with the time since 1970 fits into 64 bits
 )
 
 
-def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
+def policy_rule(options: NsqdOptions, keys: Mapping[str, Option], key: str) -> Rule | None:
     """Return the rule for a policy value: the key's own rule, or the limit set by a daemon
-    option."""
+    option. `keys`: those of topics or those of channels."""
     if key == "max_msg_size":
         larger = options.max_body_size >= options.max_msg_size
         flag = "--max-body-size" if larger else "--max-msg-size"
@@ -655,7 +655,7 @@ def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
         return Rule("1, because --etcd-endpoints is not set", lambda value: value == 1)
     if key == "msg_timeout":
         return _between(MILLISECOND, options.max_msg_timeout, "--max-msg-timeout")
-    return (TOPIC_KEYS.get(key) or CHANNEL_KEYS[key]).rule
+    return keys[key].rule
 
 
 def _between(minimum: int, maximum: int, flag: str) -> Rule:
@@ -736,11 +736,11 @@ def _pattern_errors(options: NsqdOptions, section: PatternSection) -> Iterator[C
         problem = f"no {section.kind} can match {quote(section.pattern)}"
         allowed = PATTERN_ALLOWED if of_topics else CHANNEL_PATTERN_ALLOWED
         yield ConfigError(section.path, section.line, problem, allowed)
+    keys = NSQD.by_pattern[section.kind]
     for name, value in section.values.items():
-        rule = policy_rule(options, name)
+        rule = policy_rule(options, keys, name)
         if rule and not rule.holds(value):
-            shown = NSQD.by_pattern[section.kind][name].show(value)
-            problem = f"{name}: invalid value {quote(shown)}"
+            problem = f"{name}: invalid value {quote(keys[name].show(value))}"
             yield ConfigError(section.path, section.lines[name], problem, rule.text)
 
 

@@ -215,6 +215,7 @@ def test_policies(commands: Commands) -> None:
     for policy in commands.json("topic", "config", "t", "--reset").values():
         assert policy["max_depth"]["from"] == "default"
     assert "INVALID" in commands.run("topic", "config", "t", "max_depth=x").stderr.decode()
+    assert "missing unit" in commands.run("topic", "config", "t", "ttl=10").stderr.decode()
 
 
 def test_a_channel_is_moved_back(commands: Commands) -> None:

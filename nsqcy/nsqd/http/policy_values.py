@@ -65,7 +65,7 @@ def read(name: str, key: str, value: Any, options: NsqdOptions) -> Value:
         found = _value(option, value)
     except ValueError as error:
         raise BadPolicy(f"{key}: invalid value {_json(value)}: {error}", _allowed(option)) from None
-    rule = policy_rule(options, key)
+    rule = policy_rule(options, keys, key)
     if rule is not None and not rule.holds(found):
         raise BadPolicy(f"{key}: invalid value {_json(value)}", rule.text)
     if key == "dead_letter_topic" and found == name.partition("/")[0]:
