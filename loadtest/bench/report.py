@@ -38,6 +38,7 @@ TITLES = {  # of scenarios whose names are not descriptive
     "recovery": "recovery after kill -9",
     "queues": "many queues",
     "clients": "many connections",
+    "hot": "one hot topic",
 }
 MET, MISSED = "met", "**missed**"
 
