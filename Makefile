@@ -200,13 +200,13 @@ cov: trace
 
 # -- checking
 
-# The examples import packages that `make test` installs.
-lint: $(BUILT) $(VENV)/.extra-dev
+# mypy also reads the packages that `make test` installs.
+lint: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dev
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint cext/nsqcy
 	$(BIN)/mypy
-	@test ! -e $(VENV)/.extra-test || $(BIN)/mypy --strict $(wildcard examples/*.py)
+	$(BIN)/mypy --strict $(wildcard examples/*.py)
 	$(BIN)/python -m release.language
 	@$(MAKE) --no-print-directory stubtest
 

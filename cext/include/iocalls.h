@@ -15,8 +15,7 @@
 enum IoCall {
     CALL_NONE, CALL_OPEN, CALL_CLOSE, CALL_PWRITE, CALL_PREAD, CALL_FDATASYNC, CALL_FSYNC,
     CALL_RENAME, CALL_UNLINK, CALL_MKDIR, CALL_RMDIR, CALL_FTRUNCATE, CALL_FSTAT,
-    CALL_LINK, CALL_FADVISE, CALL_PWRITEV, CALL_SYNCFS, CALL_SYNC_FILE_RANGE, CALL_FALLOCATE,
-    CALL_KINDS
+    CALL_LINK, CALL_FADVISE, CALL_PWRITEV, CALL_SYNCFS, CALL_SYNC_FILE_RANGE, CALL_KINDS
 };
 
 struct IoCalls {
@@ -39,8 +38,6 @@ struct IoCalls {
     int (*syncfs)(struct IoCalls *self, int fd);
     /* Starts to write a file's data, and does not wait for it. */
     int (*sync_file_range)(struct IoCalls *self, int fd);
-    /* Allocates blocks of the disk; the file's size does not change. */
-    int (*reserve)(struct IoCalls *self, int fd, int64_t offset, int64_t n);
 };
 
 extern struct IoCalls io_calls_real;          /* the system calls */
@@ -49,13 +46,12 @@ extern struct IoCalls io_calls_read_only;
 static const char *const io_call_names[CALL_KINDS] = {
     "any", "open", "close", "pwrite", "pread", "fdatasync", "fsync", "rename", "unlink", "mkdir",
     "rmdir", "ftruncate", "fstat", "link", "fadvise", "pwritev", "syncfs", "sync_file_range",
-    "fallocate",
 };
 
 /* The verb that Go's os package uses for the same failure; the health message begins with it. */
 static const char *const io_call_verbs[CALL_KINDS] = {
     "io", "open", "close", "write", "read", "sync", "sync", "rename", "remove", "mkdir", "remove",
-    "truncate", "stat", "link", "read", "write", "sync", "sync", "allocate",
+    "truncate", "stat", "link", "read", "write", "sync", "sync",
 };
 
 #endif

@@ -62,7 +62,6 @@ typedef struct File {
     int users;               /* ops using it: it is not closed to make room for other files */
     int error;               /* sticky */
     int error_call;
-    uint64_t reserved;       /* used by the thread of the writes alone: where allocated blocks end */
     int opened;              /* whether the file has been opened once */
     int refs;                /* hub side: owner and ops */
     int failed;              /* hub side: the sticky error as reported by completions */

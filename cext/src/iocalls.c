@@ -63,14 +63,10 @@ static int real_sync_file_range(struct IoCalls *self, int fd) {
     return sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-static int real_reserve(struct IoCalls *self, int fd, int64_t offset, int64_t n) {
-    return fallocate(fd, FALLOC_FL_KEEP_SIZE, offset, n);
-}
-
 struct IoCalls io_calls_real = {
     real_open, real_close, real_pwrite, real_pwritev, real_pread, real_fdatasync, real_fsync,
     real_rename, real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat, real_link, real_forget,
-    real_syncfs, real_sync_file_range, real_reserve,
+    real_syncfs, real_sync_file_range,
 };
 
 /* ---- read-only ---- */
@@ -107,9 +103,6 @@ static int refused_path(struct IoCalls *self, int at, const char *path) {
 static int refused_mkdir(struct IoCalls *self, int at, const char *path, int mode) {
     return refused();
 }
-static int refused_reserve(struct IoCalls *self, int fd, int64_t offset, int64_t n) {
-    return refused();
-}
 static int refused_ftruncate(struct IoCalls *self, int fd, int64_t size) {
     return refused();
 }
@@ -118,5 +111,5 @@ struct IoCalls io_calls_read_only = {
     refused_open, real_close, refused_pwrite, refused_pwritev, real_pread, refused_sync,
     refused_sync, refused_rename, refused_path, refused_mkdir, refused_path, refused_ftruncate,
     real_fstat, refused_rename, real_forget, refused_sync,
-    refused_sync, refused_reserve,
+    refused_sync,
 };

@@ -203,10 +203,6 @@ static int fault_sync_file_range(struct IoCalls *self, int fd) {
     FAULTS_OR_FAIL(CALL_SYNC_FILE_RANGE)
     return REAL(sync_file_range, fd);
 }
-static int fault_reserve(struct IoCalls *self, int fd, int64_t offset, int64_t n) {
-    FAULTS_OR_FAIL(CALL_FALLOCATE)
-    return REAL(reserve, fd, offset, n);
-}
 static int fault_rename(struct IoCalls *self, int at, const char *path, const char *to) {
     FAULTS_OR_FAIL(CALL_RENAME)
     int rc = REAL(rename, at, path, to);
@@ -260,7 +256,7 @@ void faults_init(struct IoFaults *f, struct IoCalls *real) {
         fault_open, fault_close, fault_pwrite, fault_pwritev, fault_pread, fault_fdatasync,
         fault_fsync, fault_rename, fault_unlink, fault_mkdir, fault_rmdir, fault_ftruncate,
         fault_fstat, fault_link, fault_forget, fault_syncfs,
-        fault_sync_file_range, fault_reserve,
+        fault_sync_file_range,
     };
     memset(f, 0, sizeof(*f));
     f->calls = table;

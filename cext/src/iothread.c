@@ -170,29 +170,6 @@ static int file_open(IoEngine *engine, File *file, int *call) {
     return error;
 }
 
-#define RESERVE_FROM (8 << 20)      /* a smaller file needs no blocks in advance */
-#define RESERVE_BYTES (4 << 20)     /* maximum of the blocks beyond the end of a file */
-
-/* Allocates blocks for the next writes of a large file: a write to allocated blocks costs a quarter
- * less. If this fails, the writes allocate their blocks, and report a full disk. */
-static void file_reserve(IoEngine *engine, File *file, uint64_t offset, uint64_t n) {
-    uint64_t end = offset + n, from = file->reserved > offset ? file->reserved : offset;
-    if (end < RESERVE_FROM || end <= file->reserved)
-        return;
-    end += end / 8 < RESERVE_BYTES ? end / 8 : RESERVE_BYTES;
-    file->reserved = end;
-    if (engine->calls->reserve(engine->calls, file->fd, (int64_t)from, (int64_t)(end - from)) < 0)
-        file->reserved = UINT64_MAX;
-}
-
-/* Frees the blocks beyond the end of a file that ends here. If this fails, they are freed with the
- * file. */
-static void file_end_here(IoEngine *engine, File *file, uint64_t end) {
-    if (file->reserved > end && file->reserved != UINT64_MAX)
-        engine->calls->ftruncate(engine->calls, file->fd, (int64_t)end);
-    file->reserved = 0;
-}
-
 /* Writes pieces to adjacent positions in the file; *wrote is the number of bytes written. */
 static int file_write(IoEngine *engine, File *file, struct iovec *pieces, int count,
                       uint64_t offset, uint64_t *wrote, int *call) {
@@ -541,7 +518,7 @@ static int op_seal(IoOp *op) {
 static void run_writes(IoEngine *engine, IoOp **ops, int count) {
     struct iovec pieces[GROUP_OPS];
     File *file = ops[0]->file;
-    uint64_t wrote = 0, bytes = 0;
+    uint64_t wrote = 0;
     int call, sealed = 0, unsealed = 0, failed;
     int error = file_enter(engine, file, &call);
     if (!error) {
@@ -553,14 +530,8 @@ static void run_writes(IoEngine *engine, IoOp **ops, int count) {
         }
         if (sealed && (error = file_open(engine, file, &call)))
             sealed = 0;
-        for (int i = 0; i < sealed; i++)
-            bytes += pieces[i].iov_len;
-        if (sealed && ops[0]->kind == IO_WRITE_RECORDS)
-            file_reserve(engine, file, ops[0]->offset, bytes);
         if (sealed)
             error = file_write(engine, file, pieces, sealed, ops[0]->offset, &wrote, &call);
-        if (!error && sealed == count && ops[count - 1]->kind != IO_WRITE_RECORDS)
-            file_end_here(engine, file, ops[0]->offset + bytes);    /* a footer */
         if (!error && unsealed) {
             error = unsealed;
             call = CALL_NONE;

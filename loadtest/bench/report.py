@@ -40,6 +40,7 @@ TITLES = {  # of scenarios whose names are not descriptive
     "clients": "many connections",
     "keys": "rules for keys",
     "tenants": "keys, beside other brokers",
+    "hot": "one hot topic",
 }
 MET, MISSED = "met", "**missed**"
 

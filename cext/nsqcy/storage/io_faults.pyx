@@ -14,7 +14,7 @@ from libc.stdlib cimport calloc, free
 from nsqcy.storage.core cimport IoCalls, IoThread
 
 cdef extern from "iofaults.h" nogil:
-    const char *io_call_names[19]
+    const char *io_call_names[18]
     int CALL_KINDS
 
     struct IoMade:

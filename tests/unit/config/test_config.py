@@ -612,13 +612,7 @@ NAMES_OF_CHANNELS = "TOPIC/CHANNEL, names"
         ("[channel x/y]", "max_attempts = 65536", 5, 'value "65536"', "[0,65535]"),
         ("[channel x/y]", "dead_letter_topic = a b", 5, 'value "a b"', "the name of a topic"),
         ("[channel x/y]", "dead_letter_topic = a#ephemeral", 5, "invalid", "not ephemeral"),
-        (
-            "[channel x/y]",
-            "on_full = drop-newest",
-            5,
-            'value "drop-newest"',
-            "reject or drop-oldest",
-        ),
+        ("[channel x/y]", "on_full = drop-newest", 5, "drop-newest", "reject or drop-oldest"),
         (
             "[channel x/y]",
             "urgent_first = true\norder = key",

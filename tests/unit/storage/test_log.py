@@ -903,28 +903,6 @@ def test_logs_of_one_name_that_are_deleted_one_after_another(disk, tmp_path):
     del kept
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_large_segment_has_blocks_for_the_next_writes(disk, fails):
-    if fails:
-        disk.io.fault("fallocate", 1, errno.EOPNOTSUPP)
-    batch = [message(seq, 100_000) for seq in range(1, 181)]
-    kept = [disk.wrote(batch[:60])]
-    assert disk.io.calls_made("fallocate") == 0
-    kept += [disk.wrote(batch[at : at + 4]) for at in range(60, 180, 4)]
-    assert disk.io.calls_made("fallocate") in ((1,) if fails else range(2, 12))
-    assert disk.errors == [0] * 31
-    (segment,) = disk.segments()
-    status = segment.stat()
-    assert status.st_size == 64 + len(run(batch))
-    assert [one.message for one in walk(segment.read_bytes()[64:])] == batch
-    assert fails or 512 * status.st_blocks > status.st_size + (1 << 19)
-    del kept
-    disk.close()
-    closed = segment.stat()
-    assert closed.st_size > status.st_size
-    assert 512 * closed.st_blocks < closed.st_size + (1 << 16)
-
-
 @pytest.mark.slow
 def test_a_failed_sync_is_final_and_service_goes_on_in_a_new_segment(disk):
     answers = []
