@@ -363,10 +363,12 @@ class Channel:
         """`ahead`: how much later the monotonic clock is, beyond the time that has passed."""
         self.next_send.clear()
         self.served, self.debts, self.deferral = {}, {}, 0
+        for each in (*self.waiting, *self.in_flight):
+            known = self.rules.keyed and each not in self.in_flight
+            if not known or self.rules.order and each.attempts and each.key is not None:
+                each.place = each.born
         self.waiting += self.in_flight
         self.in_flight = []
-        for each in self.waiting:
-            each.place = each.born
         for each in self.deferred:
             each.due += ahead
         self.update()

@@ -441,11 +441,7 @@ cdef class Recovery:
         else:
             entry = topic.pool.new_entry()
             (<Deferred *>entry)[0] = message
-            channel.queue_entry(entry, size_tag(packed.size))
-            entry.in_flight_list = NULL
-            if channel.keys is not None:
-                entry.in_flight_list = <void *>place_of_record(packed.seq)
-                channel.keys.unsorted = True
+            channel.restore_queued(entry, <uint64_t>packed.due)
         return 0
 
     cdef int restore_transfer(self, Channel channel, const PackedEntry *packed, Block *block,

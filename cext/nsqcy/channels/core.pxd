@@ -36,7 +36,9 @@ cdef packed struct PackedEntry:
     uint64_t seq
     uint64_t segment
     uint64_t offset
-    int64_t due                 # wall clock, ns; before fan-out: delay; in transfer: number
+    # Deferred: wall clock, ns; before the fan-out: the delay; in transfer: the number; queued: the
+    # place in a channel with rules for keys, or 0.
+    int64_t due
     uint16_t attempts
     uint8_t state
     uint8_t reason              # moving: MoveReason
@@ -744,6 +746,7 @@ cdef class KeyIndex:
     cdef void serve(self, Flow *flow, Entry *entry) noexcept
     cdef void release(self, Entry *entry) noexcept
     cdef uint64_t arrive(self) noexcept
+    cdef uint64_t restore_place(self, uint64_t seq, uint64_t place) noexcept
     cdef int join(self, Entry *entry) except -1
     cdef int join_flow(self, Flow *flow, Entry *entry) except -1
     cdef int resolve(self, Entry *entry, const Record *record) except -1
@@ -802,6 +805,7 @@ cdef class UnfinishedMessages:
     cdef ReadAhead prefetch                 # queue read-ahead; None: all blocks are in memory
     cdef readonly uint64_t dropped_count    # dropped messages of an ephemeral channel
     cdef readonly KeyIndex keys             # waiting messages by key; None: no rule needs it
+    cdef bint keyed                         # the policy has rules for keys
 
     # In flight.
     cdef InFlightTable table
@@ -845,6 +849,7 @@ cdef class UnfinishedMessages:
     cdef uint64_t held(self) noexcept
     cdef int queue_record(self, const Entry *addressed) except -1
     cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept
+    cdef int restore_queued(self, Entry *entry, uint64_t place) except -1
     cdef void append_to_queue(self, Entry *entry) noexcept
     cdef void unqueue_first(self) noexcept
     cdef bint at_hand(self, const Entry *entry) except -1
@@ -1026,7 +1031,6 @@ cdef class EmptiedKey:
 
 
 cdef class ChosenKeys(Undeliverable):
-    cdef bint keyed                         # the policy has rules for keys
     cdef readonly dict paused_keys          # their texts
     cdef KeyTable pauses                    # their hashes; None: no key was ever paused
     cdef readonly tuple emptied_keys        # EmptiedKey: their messages are being dropped

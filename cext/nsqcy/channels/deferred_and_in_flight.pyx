@@ -250,15 +250,26 @@ cdef class UnfinishedMessages:
             return
         entry.state = QUEUED
         entry.node.tag = size
-        if entry.round != self.round:
-            self.pack(<Deferred *>entry)
         self.queued += 1
         if self.keys is None:
             entry.in_flight_list = <void *><size_t>self.window.fanout.seq
             append(self, entry)
         elif not self.keys.join(entry):
             self.append_to_queue(entry)
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
         self.touch_dirty()
+
+    cdef int restore_queued(self, Entry *entry, uint64_t place) except -1:
+        """Queue a message from a journal, which contains its place in the index; 0: unknown."""
+        entry.state = QUEUED
+        entry.in_flight_list = NULL
+        if self.keyed:
+            entry.in_flight_list = <void *>self.keys.restore_place(entry.seq, place)
+        self.queued += 1
+        self.append_to_queue(entry)
+        self.touch_dirty()
+        return 0
 
     cdef void append_to_queue(self, Entry *entry) noexcept:
         """Add a message to the queue itself; in a channel with an index, this is the queue of
@@ -579,6 +590,8 @@ cdef class UnfinishedMessages:
         cdef int64_t due = 0
         if entry.state == DEFERRED:
             due = self.scheduler.wall - self.scheduler.now + heap_due(&self.timers, &entry.node)
+        elif entry.state == QUEUED and self.keyed:
+            due = <int64_t>place_of(<const Entry *>entry)
         entry.round = self.round
         if self.packing is not None:
             self.packing.add(entry, due)

@@ -1339,6 +1339,21 @@ cdef class KeyIndex:
             self.arrivals += 1
         return gate << ARRIVAL_BITS | self.arrivals
 
+    cdef uint64_t restore_place(self, uint64_t seq, uint64_t place) noexcept:
+        """Return the place of a message that is restored; later arrivals come after it. `place`: the
+        place that it had; 0: unknown, it takes that of its record."""
+        cdef uint64_t gate = self.window.fanout.seq
+        self.unsorted = True
+        if place == 0:
+            return place_of_record(seq)
+        place = min(place, gate << ARRIVAL_BITS | LAST_ARRIVAL)
+        if place >> ARRIVAL_BITS == gate:
+            if self.gate != gate:
+                self.gate = gate
+                self.arrivals = 0
+            self.arrivals = max(self.arrivals, place & LAST_ARRIVAL)
+        return place
+
     cdef int join(self, Entry *entry) except -1:
         """Let a message wait that was held. Return 0, with its place set, if its key is not known:
         resolve() must follow once its record is in memory."""

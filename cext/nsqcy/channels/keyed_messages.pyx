@@ -49,6 +49,7 @@ cdef class KeyedMessages(ChosenKeys):
         """Begin to index the channel; the index is built from the next dispatch on."""
         cdef KeyIndex keys = KeyIndex()
         cdef Entry *entry = self.queue_first
+        cdef uint64_t place = 0
         keys.scheduler = self.scheduler
         keys.room = self.scheduler.key_room
         keys.room.add(keys)
@@ -59,19 +60,24 @@ cdef class KeyedMessages(ChosenKeys):
         keys.alarm.owner = self.alarm.owner
         keys.single = True
         keys.pauses = self.pauses if self.paused_keys else None
-        # Later arrivals come after the messages in the queue.
-        keys.gate = self.window.fanout.seq
         self.keys = keys
         self.watched = True
         self.set_emptied()
         while entry != NULL:
             # A message that was restored has no place yet.
-            entry.in_flight_list = <void *>(
-                place_of_record(entry.seq) if entry.in_flight_list == NULL
-                else <size_t>entry.in_flight_list << ARRIVAL_BITS)
+            if entry.in_flight_list == NULL:
+                entry.in_flight_list = <void *>place_of_record(entry.seq)
+            else:
+                # Many messages may have come before the same record.
+                place = max(<uint64_t>entry.in_flight_list << ARRIVAL_BITS,
+                            place + (place & LAST_ARRIVAL != LAST_ARRIVAL))
+                entry.in_flight_list = <void *>place
             # Without an index, nothing sets this field.
             entry.node.index = NO_FLOW
             entry = entry.next
+        # Later arrivals come after the messages in the queue.
+        keys.gate = self.window.fanout.seq
+        keys.arrivals = place & LAST_ARRIVAL if place >> ARRIVAL_BITS == keys.gate else 0
         keys.unsorted = True
         self.set_ttl(self.ttl)
         return self.apply_rules(not self.keyed)
