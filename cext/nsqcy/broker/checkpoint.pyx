@@ -63,6 +63,7 @@ cdef class Snapshot:
 
 cdef enum:
     JOURNAL_TICKS = 16              # cost of a due journal, in topic ticks
+    UNFILED_IDS = 262144            # deduplication ids that make the next journal due early
     DELAYED_PACKED = 16384          # maximum delayed records in a snapshot; recovery finds the rest
 
 
@@ -149,12 +150,18 @@ cdef class Checkpoints(TopicQueue):
         """Sync and write the journal if due; return the cost in TICK_BUDGET units."""
         if self.log is not None:
             self.log.tick(self.scheduler.now)
-            if self.is_kept() and self.scheduler.now >= self.next_journal \
-                    and self.snapshot is None and not self.log.is_telling() \
-                    and (self.journal_stale or self.activity() != self.journalled):
+            if self.is_kept() and self.snapshot is None and not self.log.is_telling() \
+                    and self.is_journal_due():
                 self.write_journal(False)
                 return JOURNAL_TICKS
         return 1
+
+    cdef bint is_journal_due(self) except -1:
+        if self.scheduler.now >= self.next_journal:
+            return self.journal_stale or self.activity() != self.journalled
+        # Recovery would read the records of ids that are in no file.
+        return (self.scheduler.now >= self.next_journal - self.log.sync_timeout
+                and self.has_unfiled(UNFILED_IDS))
 
     # -- deltas --
 
@@ -315,7 +322,8 @@ cdef class Checkpoints(TopicQueue):
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
             if not channel.ephemeral:
                 channels.append(channel)
-        self.journal_stale = self.journal_due = self.snapshot_due = False
+        self.journal_stale = self.has_unfiled(1)
+        self.journal_due = self.snapshot_due = False
         self.journalled = self.activity()
         # Write a large journal less often.
         self.next_journal = self.scheduler.now + self.log.sync_timeout * <int64_t>(
@@ -474,6 +482,11 @@ cdef class Checkpoints(TopicQueue):
     cdef uint64_t safe_seq(self) except? 0:
         """Return a record such that every record before it is on disk or is not needed."""
         return self.visible.seq
+
+    cdef bint has_unfiled(self, uint64_t minimum) except -1:
+        """Return whether as many ids could be written to files now."""
+        return (self.once is not None
+                and self.once.unfiled(self.safe_seq()) - self.once.filed >= minimum)
 
     cdef tuple file_ids(self):
         """Write the ids of records that may leave the log, for the next snapshot. Return the facts

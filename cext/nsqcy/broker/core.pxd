@@ -179,11 +179,18 @@ cdef class LogRead:
 
 cdef enum:
     CHUNK_IDS = 512
+    FOUND_IDS = 64              # maximum for add_found()
 
 
 ctypedef struct KnownId:
     KeyHash hash
     int64_t time                # of its record, wall clock
+
+
+ctypedef struct FoundId:
+    KeyHash hash
+    int64_t time
+    uint64_t seq
 
 
 ctypedef struct IdChunk:
@@ -236,6 +243,7 @@ cdef class Once:
     cdef bint is_known(self, const KeyHash *hash, int64_t wall, uint64_t *seq) noexcept
     cdef int add(self, const KeyHash *hash, int64_t time, uint64_t seq) except -1
     cdef void append(self, const KeyHash *hash, int64_t time, uint64_t seq) noexcept
+    cdef int add_found(self, const FoundId *found, int count, int64_t wall) except -1
     cdef int undo(self, uint64_t seq) except -1
     cdef int remove_first(self) except -1
     cdef int expire(self, int64_t wall, int budget) except -1
@@ -600,6 +608,7 @@ cdef class Checkpoints(TopicQueue):
     cdef void expect_no_change(self) noexcept
     cdef bint is_unchanged(self) noexcept
     cdef int checkpoint(self) except -1
+    cdef bint is_journal_due(self) except -1
     cdef int journal_channel(self, kind, Channel channel, done=*) except -1
     cdef int journal_delta(self, delta, done) except -1
     cdef bint append_delta(self, delta, done=*) except -1
@@ -615,6 +624,7 @@ cdef class Checkpoints(TopicQueue):
     cdef uint64_t first_kept(self) noexcept
     cdef bytes pack_delayed(self)
     cdef uint64_t safe_seq(self) except? 0
+    cdef bint has_unfiled(self, uint64_t minimum) except -1
     cdef tuple file_ids(self)
     cdef int set_durability(self, str name) except -1
     cdef void class_journalled(self, int error) noexcept

@@ -294,6 +294,33 @@ cdef class Once:
         bucket[0] = <uint32_t>(number % ALL_REFS) + 1
         self.end += 1
 
+    cdef int add_found(self, const FoundId *found, int count, int64_t wall) except -1:
+        """Remember up to FOUND_IDS ids that recovery found in records.
+
+        Loads the ids' chains into the cache first, because they are far from each other."""
+        cdef uint32_t refs[FOUND_IDS]
+        cdef uint64_t number
+        cdef int i
+        cdef int link
+        if self.buckets:
+            for i in range(count):
+                prefetch(self.bucket(found[i].hash.low))
+            for link in range(CHAIN + 1):
+                for i in range(count):
+                    if link == 0:
+                        refs[i] = self.bucket(found[i].hash.low)[0]
+                    elif refs[i]:
+                        number = self.number_of(refs[i])
+                        refs[i] = self.chunk_of(number).next[number % CHUNK_IDS]
+                    if refs[i]:
+                        number = self.number_of(refs[i])
+                        prefetch(self.id_at(number))
+                        prefetch(&self.chunk_of(number).next[number % CHUNK_IDS])
+        for i in range(count):
+            self.reserve(wall)
+            self.add(&found[i].hash, found[i].time, found[i].seq)
+        return 0
+
     cdef int undo(self, uint64_t seq) except -1:
         """Forget the ids of records from `seq` on: these records no longer exist."""
         while self.end > self.filed and self.seq_at(self.end - 1) >= seq:

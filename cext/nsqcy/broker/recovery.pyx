@@ -98,7 +98,7 @@ cdef class Recovery:
             for name in names])
         unjournaled = 1 if state is None else state.produced_seq or state.next_seq
         held = topic.named.held(0) if topic.named else NO_SEQ
-        ids_seq = self.restore_ids(state)
+        ids_seq = self.restore_ids(state, found)
         self.restore_blocks(found, min(
             minimum, self.first_with(found, RUN_HAS_PRODUCED, unjournaled), held,
             self.first_with(found, RUN_HAS_ONCE, ids_seq)))
@@ -600,6 +600,17 @@ cdef class Recovery:
                 first = min(first, run.first_seq)
         return first
 
+    cdef uint64_t records_with(self, Recovered found, uint32_t flag, uint64_t seq) noexcept:
+        """Return the number of records from `seq` on in runs with a flag."""
+        cdef RecoveredRun *run
+        cdef uint64_t count = 0
+        cdef size_t i
+        for i in range(found.run_count):
+            run = &found.run_array[i]
+            if run.flags & flag and not run.flags & RUN_SURVIVORS and run.last_seq >= seq:
+                count += run.last_seq + 1 - max(run.first_seq, seq)
+        return count
+
     cdef int restore_produced(self, state, uint64_t seq) except -1:
         """Restore chunks from the journal and from records from `seq` on.
 
@@ -657,7 +668,7 @@ cdef class Recovery:
 
     # -- deduplication ids --
 
-    cdef uint64_t restore_ids(self, state) except? 0:
+    cdef uint64_t restore_ids(self, state, Recovered found) except? 0:
         """Restore the ids from the files that the journal lists. Return the first record whose id
         may be missing from them."""
         cdef Topic topic = self.topic
@@ -667,7 +678,8 @@ cdef class Recovery:
         if state is None or not state.secret:
             return 1
         topic.once.expect(min(topic.once.maximum, sum([
-            size for _, size in state.ids_files]) // sizeof(KnownId)))
+            size for _, size in state.ids_files]) // sizeof(KnownId)
+            + self.records_with(found, RUN_HAS_ONCE, state.ids_seq)))
         for number, size in state.ids_files:
             content = recover_ids(topic.log, number, size, False)
             if content is not None and topic.once.restore_file(
@@ -708,7 +720,8 @@ cdef class Recovery:
         cdef uint32_t at = 0
         cdef uint16_t length
         cdef const uint8_t *id
-        cdef KeyHash hash
+        cdef FoundId found[FOUND_IDS]
+        cdef int count = 0
         while at < block.size:
             self.load_now(block)
             record = <Record *>(block.data + at)
@@ -718,10 +731,14 @@ cdef class Recovery:
                 continue
             id = record_dedup_id(record, &length)
             if length and topic.once.counts(record.timestamp, topic.scheduler.wall):
-                hash = key_hash(topic.key_secret(), id, length)
-                topic.once.reserve(topic.scheduler.wall)
-                topic.once.add(&hash, record.timestamp, record.seq)
-        return 0
+                found[count].hash = key_hash(topic.key_secret(), id, length)
+                found[count].time = record.timestamp
+                found[count].seq = record.seq
+                count += 1
+                if count == FOUND_IDS:
+                    topic.once.add_found(found, count, topic.scheduler.wall)
+                    count = 0
+        return topic.once.add_found(found, count, topic.scheduler.wall)
 
     # -- copies of old records --
 

@@ -2,6 +2,7 @@
 is."""
 
 import errno
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, lo
 
 OK = (RESPONSE, b"OK")
 WINDOW = 60 * SECOND
+MANY_IDS = 1_100_000  # more than one journal files
 Make = Callable[..., Core]
 
 
@@ -430,6 +432,35 @@ def test_a_failed_write_of_ids_is_repeated(make: Make, call: str) -> None:
     after = again(make, core)
     assert after.client().publish("t", body(1)) == OK
     assert duplicates(after) == 1
+
+
+def ids_on_disk(core: Core) -> int:
+    """Return the number of ids in files."""
+    files = (core.path / "t.topic").glob("*.ids")
+    return sum(file.stat().st_size for file in files) // 24
+
+
+def test_many_ids_in_records_survive_a_kill(make: Make) -> None:
+    core = make()
+    core.create("t").channel("c")
+    assert core.client().ask(mpub("t", [body(each) for each in range(1000)])) == OK
+    assert ids_on_disk(core) == 0
+    after = again(make, core)
+    assert after.client().ask(mpub("t", [body(each) for each in range(1001)])) == OK
+    assert duplicates(after) == 1000
+
+
+def test_many_ids_are_filed_early_and_completely(make: Make) -> None:
+    core = make(dedup_id="header:dedup-id")
+    core.create("t").channel("c")
+    client = HeaderClient(core)
+    for start in range(0, MANY_IDS, 4000):
+        ids = [struct.pack(">HB8sHQ", 19, 8, b"dedup-id", 8, start + n) for n in range(4000)]
+        assert client.ask(mpub("t", [each + b"x" for each in ids])) == OK
+    core.advance(SECOND)
+    assert ids_on_disk(core) > 0, "earlier than after --sync-timeout"
+    core.advance(4 * SECOND)
+    assert ids_on_disk(core) >= MANY_IDS
 
 
 class Mirror:
