@@ -1116,6 +1116,7 @@ cdef class KeyedMessages(ChosenKeys):
     cdef bint sift(self, Flow *flow, Entry *entry) except -1
     cdef int restore_taken(self, uint64_t first, bytes taken) except -1
     cdef int restore_chosen(self, paused, emptied) except -1
+    cdef bint is_searched(self) noexcept
     cdef int put_back(self, Entry *entry, uint32_t size) except -1
     cdef bint key_is_full(self, const KeyHash *hash, uint64_t coming) noexcept
     cdef int count_keys(self) except -1

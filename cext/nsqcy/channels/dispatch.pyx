@@ -30,6 +30,8 @@ cdef class Dispatch(KeyedMessages):
             budget = self.redrive_some(budget)
         if self.wanted:
             # The queue is not in order until the search ends.
+            if self.transfer is not None:
+                self.transfer.go_on()
             return 0 if self.keys_lag() else budget
         if self.paused or self.cut_off:
             pass
@@ -247,7 +249,7 @@ cdef class Dispatch(KeyedMessages):
                 self.transfer is None or self.transfer.in_flight < REDRIVEN_AT_ONCE):
             entry = self.take(budget)
             if entry == NULL:
-                if self.depth() == 0 and not self.moves:
+                if not self.moves and (self.depth() == 0 or self.is_searched()):
                     self.redriving = 0
                 break
             budget -= 1
@@ -264,6 +266,7 @@ cdef class Dispatch(KeyedMessages):
                 self.put_back(entry, size_tag(record.body_length))
         if self.redriving == 0:
             self.parked = False
+            self.touch_dirty()      # the messages that were put back can be delivered
         if self.redriving == 0 and self.wanted:
             self.end_search(NOT_FOUND)
             self.wanted = 0

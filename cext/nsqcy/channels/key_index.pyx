@@ -31,7 +31,8 @@ cdef enum:
     BEYOND_A_PAGE = 256
     MIN_BUCKETS = 64
     ARRIVAL_BITS = 20               # of a place: the number among arrivals before the same record
-    LAST_ARRIVAL = 0xFFFFE
+    ARRIVAL_MASK = 0xFFFFF
+    LAST_ARRIVAL = 0xFFFFE          # the place of the record itself is the last
     LOADED_HEADS = 32               # blocks that are requested for the next keys
     SETTLED_LOADS = 32              # blocks that are requested to find the keys of held messages
 
@@ -992,8 +993,9 @@ cdef class KeyIndex:
         unless they have many more items."""
         cdef Beyond *beyond = self.beyond_at(flow.beyond)
         cdef RoomMade made
+        # Now that the record is known to be a later one, an entry may be the flow's next message.
         beyond.seq = seq
-        self.update_hunger(flow)
+        self.update_flow(flow)
         if not self.is_cut(flow):
             if self.has_room(sizeof(Item)):
                 return MADE_ROOM
@@ -1351,7 +1353,7 @@ cdef class KeyIndex:
             if self.gate != gate:
                 self.gate = gate
                 self.arrivals = 0
-            self.arrivals = max(self.arrivals, place & LAST_ARRIVAL)
+            self.arrivals = max(self.arrivals, place & ARRIVAL_MASK)
         return place
 
     cdef int join(self, Entry *entry) except -1:

@@ -70,14 +70,14 @@ cdef class KeyedMessages(ChosenKeys):
             else:
                 # Many messages may have come before the same record.
                 place = max(<uint64_t>entry.in_flight_list << ARRIVAL_BITS,
-                            place + (place & LAST_ARRIVAL != LAST_ARRIVAL))
+                            place + (place & ARRIVAL_MASK < LAST_ARRIVAL))
                 entry.in_flight_list = <void *>place
             # Without an index, nothing sets this field.
             entry.node.index = NO_FLOW
             entry = entry.next
         # Later arrivals come after the messages in the queue.
         keys.gate = self.window.fanout.seq
-        keys.arrivals = place & LAST_ARRIVAL if place >> ARRIVAL_BITS == keys.gate else 0
+        keys.arrivals = place & ARRIVAL_MASK if place >> ARRIVAL_BITS == keys.gate else 0
         keys.unsorted = True
         self.set_ttl(self.ttl)
         return self.apply_rules(not self.keyed)
@@ -364,6 +364,14 @@ cdef class KeyedMessages(ChosenKeys):
         keys.update_flow(flow)
         keys.free_if_unused(flow)
         return True
+
+    cdef bint is_searched(self) noexcept:
+        """Return whether a search has taken all messages of the index. Some may have left the channel
+        because they were out of attempts, so it may have put back fewer than it counted."""
+        cdef KeyIndex keys = self.keys
+        return (keys is not None and keys.items == 0 and keys.entries == 0 and keys.beyond == 0
+                and not keys.short and keys.at.seq >= self.window.fanout.seq
+                and (self.parked or self.queue_first == NULL))
 
     cdef int put_back(self, Entry *entry, uint32_t size) except -1:
         """Return a message to its place, after a search has taken it."""
