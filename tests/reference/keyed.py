@@ -343,6 +343,8 @@ class Channel:
         self.update()
 
     def delete(self, message: Message) -> None:
+        """The search takes all messages, so the keys take their turns anew."""
+        self.served, self.debts = {}, {}
         for found in (self.waiting, self.deferred):
             if message in found:
                 found.remove(message)
@@ -365,7 +367,7 @@ class Channel:
         self.served, self.debts, self.deferral = {}, {}, 0
         for each in (*self.waiting, *self.in_flight):
             known = self.rules.keyed and each not in self.in_flight
-            if not known or self.rules.order and each.attempts and each.key is not None:
+            if not known or (self.rules.order and each.attempts and each.key is not None):
                 each.place = each.born
         self.waiting += self.in_flight
         self.in_flight = []
