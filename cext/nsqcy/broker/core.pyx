@@ -31,7 +31,6 @@ from nsqcy.channels.core cimport (
     TOPIC_DROPPED, TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_MESSAGES,
     TOPIC_PAUSED, UNRESOLVED, Consumer, Discarded, InFlightList, Listing, PackedEntry, Packing,
     Timer, Transfer, TransferReason, add_counters, cursor_add_finished, cursor_passes, on_full_of,
-    place_of_record,
 )
 from nsqcy.storage.core cimport (
     DEFERRED, IN_WINDOW, LARGEST_BLOCK, LOADING, NEVER, RECORD_ADDRESSED, RECORD_COPY,
