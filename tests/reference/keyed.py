@@ -54,6 +54,7 @@ class Message:
     client: object = None
     seq: int = 0  # of its record
     delayed: bool = False  # published with a delay
+    unknown: bool = False  # deferred, and not read since the restart
 
 
 @dataclass
@@ -251,8 +252,10 @@ class Channel:
 
     def put_back(self, message: Message) -> None:
         """A message that was in flight or deferred after a delivery waits again."""
-        if not self.rules.order or message.key is None:
+        if not self.rules.order or (message.key is None and not message.unknown):
             message.place = self.arrive()
+        elif message.unknown:
+            message.place = message.born
         self.waiting.append(message)
 
     def requeue(self, message: Message, delay: int = 0) -> None:
@@ -292,6 +295,8 @@ class Channel:
                 else:
                     each.place = self.arrive()
                     self.waiting.append(each)
+        for each in self.deferred:
+            each.unknown = False
         self.update()
 
     def disconnect(self, client: object, returns: bool) -> None:
@@ -373,6 +378,7 @@ class Channel:
         self.in_flight = []
         for each in self.deferred:
             each.due += ahead
+            each.unknown = True
         self.update()
 
     # -- the whole --

@@ -366,8 +366,8 @@ cdef class KeyedMessages(ChosenKeys):
         return True
 
     cdef bint is_searched(self) noexcept:
-        """Return whether a search has taken all messages of the index. Some may have left the channel
-        because they were out of attempts, so it may have put back fewer than it counted."""
+        """Return whether a search has taken all messages of the index. Some may have left the
+        channel because they were out of attempts, so it may have put back fewer than it counted."""
         cdef KeyIndex keys = self.keys
         return (keys is not None and keys.items == 0 and keys.entries == 0 and keys.beyond == 0
                 and not keys.short and keys.at.seq >= self.window.fanout.seq
