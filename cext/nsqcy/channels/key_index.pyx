@@ -33,7 +33,9 @@ cdef enum:
     ARRIVAL_BITS = 20               # of a place: the number among arrivals before the same record
     ARRIVAL_MASK = 0xFFFFF
     LAST_ARRIVAL = 0xFFFFE          # the place of the record itself is the last
-    LOADED_HEADS = 32               # blocks that are requested for the next keys
+    SEEN_HEADS = 1024               # keys whose next messages are requested together ...
+    SEEN_BLOCKS = 32                # ... if they are in at most this number of blocks ...
+    LOADED_PART = 8                 # ... and this part of the memory for messages
     SETTLED_LOADS = 32              # blocks that are requested to find the keys of held messages
 
 cdef int64_t ONE_DELIVERY = 1000000000      # a level's debt of one delivery
@@ -1296,19 +1298,27 @@ cdef class KeyIndex:
 
     cdef int load_heads(self, Flow *flow) except -1:
         """Request the records of the next messages of this flow and those served after it."""
-        cdef int left = LOADED_HEADS
+        cdef size_t room = self.window.pool.budget // LOADED_PART
+        cdef size_t size = 0
+        cdef int heads
+        cdef int blocks = 0
         cdef Flow *first = flow
         cdef Entry *entry
         cdef Block *block
-        while left:
-            left -= 1
+        cdef Block *last = NULL
+        for heads in range(SEEN_HEADS):
             entry = self.head_entry(flow)
             block = self.block_of(self.item_at(flow.first).seq) if entry == NULL else entry.block
-            if block != NULL and block.data == NULL:
-                if flow != first and \
-                        self.window.pool.resident_bytes >= self.window.pool.budget:
+            if block != NULL and block != last:
+                last = block
+                blocks += 1
+                size += block.size
+                if flow != first and (size > room or blocks > SEEN_BLOCKS):
                     break
-                self.window.load(block)
+                if block.data == NULL:
+                    self.window.load(block)
+                elif flow == first:
+                    break       # it is being read: the others were requested with it
             if not self.fair or flow.state != IN_TURN:
                 break
             flow = flow.next

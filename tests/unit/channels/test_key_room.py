@@ -237,3 +237,30 @@ def test_a_read_that_ends_while_no_key_needs_records(make, room):
     worker.core.settle()
     assert worker.channel.counters()["depth"] == 0
     assert worker.consume(client) == worker.sent
+
+
+@pytest.mark.parametrize(("keys", "size"), [(100, 8000), (1000, 700)])
+def test_the_records_of_the_next_keys_are_requested_together(make, keys, size):
+    """Although the memory for messages is full of others."""
+    worker = make(fair=True, room=1 << 20, budget=4 << 20)
+    padding = "x" * size
+    for _ in range((6 << 20) // keys // size):
+        bodies = [json.dumps({"k": number, "n": padding}).encode() for number in range(keys)]
+        worker.core.client().send(mpub("t", bodies))
+        worker.core.settle()
+    core = worker.core
+    assert core.pool.resident_bytes > 3 << 20
+    client = core.client().subscribe("t", "c")
+    core.settle()
+    core.io.hold("pread")
+    client.ready(2500)
+    for _ in range(100):
+        core.manager.run_turn(core.now, core.wall)
+        requested = core.io.outstanding
+        if requested:
+            break
+        for each in client.messages():
+            client.finish(each.id)
+    core.io.release()
+    core.settle()
+    assert requested >= 2
