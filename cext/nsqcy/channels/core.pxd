@@ -416,7 +416,8 @@ cdef enum FlowState:
 # The waiting messages of one key and level. The first flow of a key also counts what limits apply
 # to: the key's messages that consumers hold, and its rate.
 ctypedef struct Flow:
-    HeapNode turn               # in the level's heap; blocked by the rate: in `timers`
+    HeapNode turn               # in the level's heap; blocked by the rate: in `timers`;
+                                # tag: in `later`: seq of the next message, modulo 2^32
     HeapNode size               # first of a key: in `sizes`; tag: waiting messages in the index
     uint64_t high
     uint64_t low
@@ -582,6 +583,10 @@ cdef class KeyIndex:
     cdef uint32_t bucket_mask
     cdef Flow *rings[LEVELS]            # the flow that is served next
     cdef Heap turns[LEVELS]
+    cdef uint32_t *later                # level 0: flows in turn, by the record that is next; a ring
+    cdef uint32_t later_mask
+    cdef uint64_t horizon               # flows with earlier records are in the heap
+    cdef uint32_t later_count           # flows in it
     cdef uint32_t waiting_levels        # bits
     cdef int64_t debts[LEVELS]
     cdef Heap timers                    # keys that their rate blocks
@@ -706,6 +711,11 @@ cdef class KeyIndex:
     cdef bint is_blocked(self, const Flow *key) noexcept
     cdef void enter_turn(self, Flow *flow) noexcept
     cdef void leave_turn(self, Flow *flow) noexcept
+    cdef void move_turn(self, Flow *flow) noexcept
+    cdef bint enter_later(self, Flow *flow, uint64_t place) noexcept
+    cdef void leave_later(self, const Flow *flow) noexcept
+    cdef bint grow_later(self, uint64_t seq) noexcept
+    cdef inline Flow *oldest_in_turn(self, uint32_t level) noexcept
     cdef void update_flow(self, Flow *flow) noexcept
     cdef void update_key(self, Flow *key) noexcept
     cdef void count_waiting(self, Flow *flow, int change) noexcept
@@ -742,6 +752,9 @@ cdef class KeyIndex:
     cdef Entry *pop(self, Flow *flow, uint8_t round) except? NULL
     cdef int load_heads(self, Flow *flow) except -1
     cdef int drop_head(self, Flow *flow, Entry **entry) except -1
+    cdef inline void fetch_head(self, const Flow *flow) noexcept
+    cdef inline void fetch_record(self, const Flow *flow) noexcept
+    cdef void fetch_next(self) noexcept
     cdef void hold(self, Flow *flow, Entry *entry) noexcept
     cdef void serve(self, Flow *flow, Entry *entry) noexcept
     cdef void release(self, Entry *entry) noexcept
@@ -876,6 +889,7 @@ cdef class UnfinishedMessages:
     cdef void report_to(self, Events events, bytes names) noexcept
     cdef void report(self, EventKind kind, const Entry *entry) noexcept
     cdef void report_finish(self, Entry *entry) noexcept
+    cdef void fetch_held(self, const Entry *entry) noexcept
 
     cdef inline void touch_dirty(self) noexcept:
         """Schedule a call to dispatch in this turn."""

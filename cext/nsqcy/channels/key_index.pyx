@@ -25,11 +25,19 @@ cdef extern from *:
     int count_trailing_zeros "__builtin_ctzll"(unsigned long long) noexcept nogil
     int count_leading_zeros "__builtin_clz"(unsigned int) noexcept nogil
     int count_ones "__builtin_popcountll"(unsigned long long) noexcept nogil
+    void prefetch "__builtin_prefetch"(const void *at) noexcept nogil
+
+cdef extern from "<stdlib.h>" nogil:
+    void *aligned_alloc(size_t alignment, size_t size)
 
 cdef enum:
     FLOWS_A_PAGE = 256
     BEYOND_A_PAGE = 256
+    CACHE_LINE = 64
+    FETCHED = 4                     # how many records before its delivery a record is loaded
     MIN_BUCKETS = 64
+    MIN_LATER = 64                  # slots of `later`
+    MAX_LATER = 1048576
     ARRIVAL_BITS = 20               # of a place: the number among arrivals before the same record
     ARRIVAL_MASK = 0xFFFFF
     LAST_ARRIVAL = 0xFFFFE          # the place of the record itself is the last
@@ -55,6 +63,12 @@ cdef inline bint is_without_key(const Flow *flow) noexcept nogil:
 cdef inline uint32_t since_of(const Flow *flow) noexcept nogil:
     """Return the time since when a flow is blocked, in seconds."""
     return <uint32_t><size_t>flow.prev
+
+
+cdef inline void fetch_flow(const Flow *flow) noexcept nogil:
+    """Load a flow into the processor's cache."""
+    prefetch(flow)
+    prefetch(<const uint8_t *>flow + CACHE_LINE)
 
 
 cdef inline bint counts(uint32_t flow) noexcept nogil:
@@ -144,6 +158,7 @@ cdef class KeyIndex:
         free(self.beyond_pages)
         free(self.buckets)
         free(self.held)
+        free(self.later)
         for i in range(LEVELS):
             heap_free(&self.turns[i])
             self.rings[i] = NULL
@@ -155,6 +170,9 @@ cdef class KeyIndex:
         self.beyond_pages = NULL
         self.buckets = NULL
         self.held = NULL
+        self.later = NULL
+        self.later_count = self.later_mask = 0
+        self.horizon = 0
         self.page_room = self.beyond_room = self.flow_end = self.beyond_end = 0
         self.free_flow = self.free_beyond = self.flows = self.bucket_mask = 0
         self.held_mask = self.held_count = self.waiting_levels = 0
@@ -255,9 +273,11 @@ cdef class KeyIndex:
         if grown == NULL:
             raise MemoryError()
         self.pages = grown
-        self.pages[room] = <Flow *>calloc(FLOWS_A_PAGE, sizeof(Flow))
+        # A flow occupies as few cache lines as possible.
+        self.pages[room] = <Flow *>aligned_alloc(CACHE_LINE, FLOWS_A_PAGE * sizeof(Flow))
         if self.pages[room] == NULL:
             raise MemoryError()
+        memset(self.pages[room], 0, FLOWS_A_PAGE * sizeof(Flow))
         self.page_room = room + 1
         return 0
 
@@ -428,9 +448,11 @@ cdef class KeyIndex:
         """Let a flow be served, after all that are waiting."""
         cdef uint32_t level = flow.level
         cdef Flow *first = self.rings[level]
+        cdef uint64_t place
         if not self.fair:
-            if heap_push(&self.turns[level], &flow.turn,
-                         <int64_t>self.head_place(flow)) < 0:
+            place = self.head_place(flow)
+            if not self.enter_later(flow, place) \
+                    and heap_push(&self.turns[level], &flow.turn, <int64_t>place) < 0:
                 return          # out of memory: try again at the flow's next change
         elif first == NULL:
             self.rings[level] = flow.prev = flow.next = flow
@@ -447,8 +469,11 @@ cdef class KeyIndex:
         cdef bint is_last
         flow.state = IDLE
         if not self.fair:
-            heap_remove(&self.turns[level], &flow.turn)
-            is_last = self.turns[level].size == 0
+            if flow.turn.index == HEAP_NOWHERE:
+                self.leave_later(flow)
+            else:
+                heap_remove(&self.turns[level], &flow.turn)
+            is_last = self.turns[level].size == 0 and self.later_count == 0
         else:
             is_last = flow.next == flow
             if is_last:
@@ -462,18 +487,88 @@ cdef class KeyIndex:
             self.waiting_levels &= ~(<uint32_t>1 << level)
             self.debts[level] = 0
 
+    cdef void move_turn(self, Flow *flow) noexcept:
+        """Handle another next message of a flow in a heap or in `later`."""
+        cdef uint64_t place = self.head_place(flow)
+        cdef Heap *heap = &self.turns[flow.level]
+        if flow.turn.index != HEAP_NOWHERE:
+            if heap_due(heap, &flow.turn) != <int64_t>place:
+                heap_update(heap, &flow.turn, <int64_t>place)
+        elif flow.turn.tag != <uint32_t>(place >> ARRIVAL_BITS):
+            self.leave_turn(flow)
+            self.enter_turn(flow)
+
+    # A heap of all keys would be slow, because it does not fit into the processor's caches. Most
+    # flows are in `later` instead, if their next message is a record from the horizon on. The
+    # horizon only moves forward, so each record is passed once.
+
+    cdef bint enter_later(self, Flow *flow, uint64_t place) noexcept:
+        """Add a flow to `later`; return False if it must enter the heap."""
+        cdef uint64_t seq = place >> ARRIVAL_BITS
+        cdef uint32_t *slot
+        if seq < self.horizon or place != place_of_record(seq):
+            return False
+        if seq - self.horizon >= MAX_LATER and self.later_count == 0:
+            self.horizon = seq
+        if (seq - self.horizon > self.later_mask or self.later == NULL) \
+                and not self.grow_later(seq):
+            return False
+        slot = &self.later[seq & self.later_mask]
+        if slot[0]:
+            return False
+        slot[0] = flow.number
+        flow.turn.tag = <uint32_t>seq
+        self.later_count += 1
+        return True
+
+    cdef void leave_later(self, const Flow *flow) noexcept:
+        self.later[flow.turn.tag & self.later_mask] = 0
+        self.later_count -= 1
+
+    cdef bint grow_later(self, uint64_t seq) noexcept:
+        """Make room for a slot of this record; return False if there is none."""
+        cdef uint64_t count = MIN_LATER
+        cdef uint64_t before = 0 if self.later == NULL else <uint64_t>self.later_mask + 1
+        cdef uint32_t *grown
+        cdef uint64_t i
+        if seq - self.horizon >= MAX_LATER:
+            return False
+        while count <= seq - self.horizon:
+            count *= 2
+        # The other half of the room is for what has no substitute.
+        if self.room.used + (count - before) * sizeof(uint32_t) > self.room.limit >> 1:
+            return False
+        grown = <uint32_t *>calloc(count, sizeof(uint32_t))
+        if grown == NULL:
+            return False
+        for i in range(self.horizon, self.horizon + before):
+            grown[i & (count - 1)] = self.later[i & self.later_mask]
+        free(self.later)
+        self.take((count - before) * sizeof(uint32_t))
+        self.later = grown
+        self.later_mask = <uint32_t>(count - 1)
+        return True
+
+    cdef inline Flow *oldest_in_turn(self, uint32_t level) noexcept:
+        """Return the flow in turn whose next message is the oldest; there is one."""
+        cdef Heap *heap = &self.turns[level]
+        if self.later_count \
+                and heap_first_due(heap) > <int64_t>place_of_record(self.horizon):
+            while self.later[self.horizon & self.later_mask] == 0:
+                self.horizon += 1
+            if heap_first_due(heap) > <int64_t>place_of_record(self.horizon):
+                return self.flow_at(self.later[self.horizon & self.later_mask])
+        return <Flow *>heap_peek(heap)
+
     cdef void update_flow(self, Flow *flow) noexcept:
         """Let a flow be served if it has a message and no rule forbids it."""
-        cdef int64_t place
         if flow.beyond:
             self.update_hunger(flow)
         if self.has_head(flow) and not self.is_blocked(self.flow_at(flow.key)):
             if flow.state != IN_TURN:
                 self.enter_turn(flow)
             elif not self.fair:
-                place = <int64_t>self.head_place(flow)
-                if heap_due(&self.turns[flow.level], &flow.turn) != place:
-                    heap_update(&self.turns[flow.level], &flow.turn, place)
+                self.move_turn(flow)
             return
         if flow.state == IN_TURN:
             self.leave_turn(flow)
@@ -517,7 +612,7 @@ cdef class KeyIndex:
                 first = 31 - count_leading_zeros(self.waiting_levels)
         if self.fair:
             return self.rings[first]
-        return <Flow *>self.turns[first].slots[0].node
+        return self.oldest_in_turn(first)
 
     cdef void serve(self, Flow *flow, Entry *entry) noexcept:
         """Handle the delivery of a message that was popped from the flow which is served next."""
@@ -538,6 +633,43 @@ cdef class KeyIndex:
         self.hold(flow, entry)
         if self.gap != 0:
             self.remember_rate(key)
+
+    cdef inline void fetch_head(self, const Flow *flow) noexcept:
+        if flow.first:
+            prefetch(self.item_at(flow.first))
+
+    cdef inline void fetch_record(self, const Flow *flow) noexcept:
+        """Load the next message of a flow, if it is in the same block as the latest one."""
+        cdef const Block *block = self.last_block
+        cdef const Item *item
+        cdef const uint8_t *at
+        if flow.first == 0 or block == NULL or block.data == NULL:
+            return
+        item = self.item_at(flow.first)
+        if block.first_seq <= item.seq <= block.last_seq:
+            at = block.data + item.offset
+            prefetch(at)
+            prefetch(at + CACHE_LINE)
+            prefetch(at + 2 * CACHE_LINE)
+            prefetch(at + 3 * CACHE_LINE)
+
+    cdef void fetch_next(self) noexcept:
+        """Load what the next deliveries use into the processor's cache: a flow first, and the
+        record that it refers to some deliveries later."""
+        cdef const Flow *flow
+        cdef uint32_t number
+        if self.fair:
+            if self.waiting_levels == 1:
+                flow = self.rings[0].next
+                self.fetch_record(flow)
+                fetch_flow(flow.next.next)
+        elif self.later_count:
+            number = self.later[(self.horizon + FETCHED) & self.later_mask]
+            if number:
+                self.fetch_record(self.flow_at(number))
+            number = self.later[(self.horizon + 2 * FETCHED) & self.later_mask]
+            if number:
+                fetch_flow(self.flow_at(number))
 
     cdef void hold(self, Flow *flow, Entry *entry) noexcept:
         """Count a message, popped from this flow, for the limits of its key until release()."""
@@ -1291,7 +1423,13 @@ cdef class KeyIndex:
 
     cdef int leave_log(self, uint64_t seq) except -1:
         """Mark a record, which waited, as taken."""
-        self.cursor.skipped += self.set_bits(seq, seq + 1)
+        cdef uint64_t word = (seq - self.bits_base) >> 6
+        if seq >= self.cursor.at.seq and word < self.bits_room and not self.has_bit(seq):
+            self.bits[word] |= <uint64_t>1 << (seq & 63)
+            self.passed += 1
+            self.cursor.skipped += 1
+        else:
+            self.cursor.skipped += self.set_bits(seq, seq + 1)
         if seq == self.cursor.at.seq:
             self.advance()
         return 0

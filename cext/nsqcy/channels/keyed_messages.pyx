@@ -94,6 +94,8 @@ cdef class KeyedMessages(ChosenKeys):
         if not single:
             (keys.order, keys.fair, keys.in_flight_per_key, keys.gap, keys.urgent_first,
              keys.share, keys.depth_per_key) = self.rules
+            if keys.urgent_first:
+                keys.horizon = <uint64_t>-1     # several levels: all flows are in heaps
             keys.restore_rates()
         keys.unsettled = keys.order or keys.in_flight_per_key != 0
         self.mark_held(UNRESOLVED if keys.unsettled else NO_FLOW)
@@ -322,8 +324,10 @@ cdef class KeyedMessages(ChosenKeys):
                 return NULL
             entry = self.pop_keyed(flow)
             if entry != NULL:
+                prefetch(&self.table.slots[home_slot(self.table.mask, entry.id)])
                 if not self.sift(flow, entry):
                     keys.serve(flow, entry)
+                    keys.fetch_next()
                     return entry
             elif not keys.lost:
                 return NULL
