@@ -416,8 +416,8 @@ cdef enum FlowState:
 # The waiting messages of one key and level. The first flow of a key also counts what limits apply
 # to: the key's messages that consumers hold, and its rate.
 ctypedef struct Flow:
-    HeapNode turn               # in the level's heap; blocked by the rate: in `timers`;
-                                # tag: in `later`: seq of the next message, modulo 2^32
+    # In the level's heap; blocked by the rate: in `timers`. Tag: the seq in `later`, modulo 2^32.
+    HeapNode turn
     HeapNode size               # first of a key: in `sizes`; tag: waiting messages in the index
     uint64_t high
     uint64_t low
