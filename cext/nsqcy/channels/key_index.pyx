@@ -1438,13 +1438,14 @@ cdef class KeyIndex:
         """Request the records of the next messages of this flow and those served after it."""
         cdef size_t room = self.window.pool.budget // LOADED_PART
         cdef size_t size = 0
-        cdef int heads
+        cdef int left = SEEN_HEADS
         cdef int blocks = 0
         cdef Flow *first = flow
         cdef Entry *entry
         cdef Block *block
         cdef Block *last = NULL
-        for heads in range(SEEN_HEADS):
+        while left:
+            left -= 1
             entry = self.head_entry(flow)
             block = self.block_of(self.item_at(flow.first).seq) if entry == NULL else entry.block
             if block != NULL and block != last:
