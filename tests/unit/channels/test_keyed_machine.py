@@ -500,7 +500,9 @@ class KeyedMachine(RuleBasedStateMachine):
 
     @rule(rules=rules)
     def change_policy(self, rules: Rules) -> None:
-        rules = self.adapted(rules)
+        self.change(self.adapted(rules))
+
+    def change(self, rules: Rules) -> None:
         self.policies.set("t/c", values_of(rules))
         self.core.shard.policies_changed("t/c")
         self.model.change(rules)
@@ -595,6 +597,12 @@ class KeyedMachine(RuleBasedStateMachine):
 
     @rule(asleep=st.sampled_from([0, 2, 200]))
     def restart(self, asleep: int) -> None:
+        rules = self.model.rules
+        if (rules.max_depth or rules.depth_per_key) and (
+            self.model.in_flight or self.model.deferred
+        ):
+            # They wait after the restart, but are dropped before or after their records are read.
+            self.change(rules._replace(max_depth=0, depth_per_key=0))
         old = self.core
         self.restarts += 1
         # A message that is out of attempts is dead-lettered before the exit.
