@@ -396,6 +396,69 @@ cdef class KeyTable:
         """Return the sequence number of a key; 0 if the key is not in the table."""
         return 0 if self.count == 0 else self.slot_of(high, low).seq
 
+# -- key_nodes --
+
+
+# The begin of each node of a KeyNodes.
+ctypedef struct KeyNode:
+    HeapNode heap               # tag: next node in the same bucket; 0: none
+    uint64_t high               # hash of the key
+    uint64_t low
+
+
+# Which nodes of a page are free.
+ctypedef struct NodePage:
+    uint32_t following          # the next page with free nodes, plus 1; 0: none
+    uint16_t end                # nodes below have been used
+    uint16_t free               # a free node, plus 1, linked by `heap.tag`; 0: none
+    uint16_t used
+
+
+cdef enum:
+    NODES_A_PAGE = 512          # with sizes that are multiples of 8: whole pages of memory
+
+
+ctypedef struct KeyNodes:
+    uint32_t size               # bytes of a node
+    uint32_t count
+    uint8_t **pages
+    NodePage *page_states
+    uint32_t page_count
+    uint32_t page_room
+    uint32_t partial            # a page with free nodes, plus 1; 0: none
+    uint32_t bucket_count
+    uint32_t *buckets           # the first node of each
+    uint32_t bucket_mask        # covers bucket_count - 1
+    uint32_t bucket_room
+
+
+cdef void *map_page(size_t size) noexcept nogil
+cdef void nodes_init(KeyNodes *nodes, uint32_t size) noexcept nogil
+cdef void nodes_free(KeyNodes *nodes) noexcept nogil
+cdef KeyNode *nodes_add(KeyNodes *nodes, uint64_t high, uint64_t low,
+                        uint32_t *number) noexcept nogil
+cdef void nodes_remove(KeyNodes *nodes, KeyNode *node) noexcept nogil
+cdef bint add_page(KeyNodes *nodes) noexcept nogil
+cdef bint add_bucket(KeyNodes *nodes) noexcept nogil
+
+
+cdef inline KeyNode *node_at(const KeyNodes *nodes, uint32_t number) noexcept nogil:
+    return <KeyNode *>(nodes.pages[number // NODES_A_PAGE]
+                       + <size_t>(number % NODES_A_PAGE) * nodes.size)
+
+
+cdef inline uint32_t *bucket_of(const KeyNodes *nodes, uint64_t low) noexcept nogil:
+    """Return the bucket of a hash; the table must have buckets."""
+    cdef uint32_t index = <uint32_t>low & nodes.bucket_mask
+    if index >= nodes.bucket_count:
+        index &= nodes.bucket_mask >> 1
+    return &nodes.buckets[index]
+
+
+cdef inline uint32_t first_in_bucket(const KeyNodes *nodes, uint64_t low) noexcept nogil:
+    """Return the first node in the bucket of a hash; 0 if it is empty."""
+    return bucket_of(nodes, low)[0] if nodes.count else 0
+
 # -- key_index --
 
 
@@ -416,11 +479,8 @@ cdef enum FlowState:
 # The waiting messages of one key and level. The first flow of a key also counts what limits apply
 # to: the key's messages that consumers hold, and its rate.
 ctypedef struct Flow:
-    # In the level's heap; blocked by the rate: in `timers`. Tag: the seq in `later`, modulo 2^32.
-    HeapNode turn
+    KeyNode node                # in the level's heap; blocked by the rate: in `timers`
     HeapNode size               # first of a key: in `sizes`; tag: waiting messages in the index
-    uint64_t high
-    uint64_t low
     Flow *prev                  # in the level's ring
     Flow *next
     Entry *first_entry          # messages that were delivered or deferred before, by place
@@ -434,9 +494,9 @@ ctypedef struct Flow:
     uint32_t items
     uint32_t beyond             # number of the Beyond; 0: all records are in the index
     uint32_t number
-    uint32_t chain              # next flow in the same bucket
     uint32_t key                # number of the key's first flow
     uint32_t sibling            # next flow of the same key
+    uint32_t later              # in `later`: seq of the next message, modulo 2^32
     uint8_t level
     uint8_t state               # FlowState
     uint8_t used
@@ -476,13 +536,6 @@ ctypedef struct Beyond:
     uint32_t count
     uint32_t flow               # number of the flow; free: the next free one
     uint32_t skipped            # number of the pass that added no more records
-
-
-# A key that its rate blocks, while the index is rebuilt.
-ctypedef struct SavedRate:
-    uint64_t high
-    uint64_t low
-    double next_send
 
 
 # Keys of deferred messages that hold their key: seq -> flow.
@@ -574,13 +627,10 @@ cdef class KeyIndex:
     cdef uint64_t emptied_items         # records that the scan has dropped
 
     # Keys.
-    cdef Flow **pages
-    cdef uint32_t page_room
+    cdef KeyNodes flow_nodes
     cdef uint32_t flow_end              # numbers below have been used
-    cdef uint32_t free_flow             # linked by `chain`
-    cdef readonly uint32_t flows        # in use
-    cdef uint32_t *buckets
-    cdef uint32_t bucket_mask
+    cdef KeyNodes rates                 # keys without a flow whose rate allows no message yet
+    cdef Heap rate_ends                 # when it allows the next one
     cdef Flow *rings[LEVELS]            # the flow that is served next
     cdef Heap turns[LEVELS]
     cdef uint32_t *later                # level 0: flows in turn, by the record that is next; a ring
@@ -592,8 +642,6 @@ cdef class KeyIndex:
     cdef Heap timers                    # keys that their rate blocks
     cdef Heap sizes                     # the flow with the most messages first
     cdef Timer alarm                    # in the scheduler's timers
-    cdef SavedRate *saved               # rates of keys before the index was rebuilt
-    cdef uint32_t saved_count
 
     # Records.
     cdef bint started
@@ -638,7 +686,8 @@ cdef class KeyIndex:
     cdef Entry *unpacked
 
     cdef inline Flow *flow_at(self, uint32_t number) noexcept:
-        return &self.pages[number >> 8][number & 255]
+        return &(<Flow *>self.flow_nodes.pages[number // NODES_A_PAGE])[
+            number % NODES_A_PAGE]
 
     cdef inline Item *item_at(self, uint32_t number) noexcept:
         return &self.room.pages[number >> 11][number & 2047]
@@ -689,7 +738,6 @@ cdef class KeyIndex:
     cdef Flow *find(self, const MessageKey *key) noexcept
     cdef Flow *find_or_make(self, const MessageKey *key) except NULL
     cdef Flow *new_flow(self, const MessageKey *key) except NULL
-    cdef Flow *first_of_key(self, const MessageKey *key) noexcept
     cdef Flow *any_flow(self, const MessageKey *key) noexcept
     cdef inline uint32_t seconds(self) noexcept:
         """Return the current time in seconds, for the times since when keys are blocked."""
@@ -700,11 +748,9 @@ cdef class KeyIndex:
     cdef bytes text_of(self, const ListedKey *listed)
     cdef void update_hash(self, const KeyHash *hash) noexcept
     cdef bint was_emptied(self, const Record *record) except -1
-    cdef int grow_pages(self) except -1
-    cdef int grow_buckets(self) except -1
     cdef void free_all(self) noexcept
     cdef void free_if_unused(self, Flow *flow) noexcept
-    cdef void free_flow_now(self, Flow *flow) noexcept
+    cdef void free_flow(self, Flow *flow) noexcept
     cdef uint64_t unlink_item(self, Flow *flow) noexcept
     cdef void unlink_entry(self, Flow *flow) noexcept
     cdef uint64_t head_place(self, const Flow *flow) noexcept
@@ -734,7 +780,10 @@ cdef class KeyIndex:
     cdef void release_flow(self, uint32_t number) noexcept
     cdef int set_alarm(self) except -1
     cdef int save_rates(self) except -1
-    cdef int restore_rates(self) except -1
+    cdef bint save_rate(self, Flow *key) noexcept
+    cdef void recall_rate(self, Flow *key) noexcept
+    cdef void forget_rate(self, KeyNode *rate) noexcept
+    cdef void forget_rates(self) noexcept
     cdef void remember_rate(self, Flow *key) noexcept
     cdef int pass_missing(self, uint64_t start, uint64_t end) except -1
     cdef uint64_t set_bits(self, uint64_t start, uint64_t end) except? 0

@@ -27,15 +27,10 @@ cdef extern from *:
     int count_ones "__builtin_popcountll"(unsigned long long) noexcept nogil
     void prefetch "__builtin_prefetch"(const void *at) noexcept nogil
 
-cdef extern from "<stdlib.h>" nogil:
-    void *aligned_alloc(size_t alignment, size_t size)
-
 cdef enum:
-    FLOWS_A_PAGE = 256
     BEYOND_A_PAGE = 256
     CACHE_LINE = 64
     FETCHED = 4                     # how many records before its delivery a record is loaded
-    MIN_BUCKETS = 64
     MIN_LATER = 64                  # slots of `later`
     MAX_LATER = 1048576
     ARRIVAL_BITS = 20               # of a place: the number among arrivals before the same record
@@ -45,9 +40,12 @@ cdef enum:
     SEEN_BLOCKS = 32                # ... if they are in at most this number of blocks ...
     LOADED_PART = 8                 # ... and this part of the memory for messages
     SETTLED_LOADS = 32              # blocks that are requested to find the keys of held messages
+    ENDED_AT_ONCE = 4096            # rates forgotten per turn
+    FLOW_BYTES = sizeof(Flow) + sizeof(uint32_t)
+    RATE_BYTES = sizeof(KeyNode) + sizeof(HeapSlot) + sizeof(uint32_t)
 
 cdef int64_t ONE_DELIVERY = 1000000000      # a level's debt of one delivery
-cdef double KEY_BURST = 10000000            # ns of unused credit that a key's rate keeps
+cdef int64_t KEY_BURST = 10000000           # ns of unused credit that a key's rate keeps
 cdef int64_t SIZE_PLACE = 0xFFFFFFFFF     # the part of a place that `sizes` compares
 
 
@@ -57,7 +55,7 @@ cdef inline uint64_t place_of(const Entry *entry) noexcept nogil:
 
 
 cdef inline bint is_without_key(const Flow *flow) noexcept nogil:
-    return flow.high == 0 and flow.low == 0
+    return flow.node.high == 0 and flow.node.low == 0
 
 
 cdef inline uint32_t since_of(const Flow *flow) noexcept nogil:
@@ -85,6 +83,9 @@ cdef class KeyIndex:
         heap_init(&self.timers)
         heap_init(&self.sizes)
         heap_init(&self.hungry)
+        heap_init(&self.rate_ends)
+        nodes_init(&self.flow_nodes, sizeof(Flow))
+        nodes_init(&self.rates, sizeof(KeyNode))
         self.alarm.node.index = HEAP_NOWHERE
 
     def __dealloc__(self):
@@ -93,10 +94,20 @@ cdef class KeyIndex:
             # Other channels may be garbage, too: do not wake them.
             self.room.short = False
             self.free_all()
+            self.forget_rates()
             self.give(self.used)
         free(self.bits)
-        free(self.saved)
         free(self.overfull)
+
+    @property
+    def flows(self):
+        """Return the number of flows."""
+        return self.flow_nodes.count
+
+    @property
+    def remembered(self):
+        """Return the number of keys without a flow that are remembered for their rate."""
+        return self.rates.count
 
     @property
     def scanned(self):
@@ -120,7 +131,7 @@ cdef class KeyIndex:
         self.give(self.bits_room * sizeof(uint64_t))
         self.bits = NULL
         self.bits_room = self.passed = 0
-        self.saved_count = 0
+        self.forget_rates()
         self.last_block = NULL
         heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
         if self.started:
@@ -150,13 +161,10 @@ cdef class KeyIndex:
             flow = self.flow_at(i)
             if flow.used and flow.items:
                 room.free_items(flow.first, flow.last, flow.items)
-        for i in range(self.page_room):
-            free(self.pages[i])
-        free(self.pages)
+        nodes_free(&self.flow_nodes)
         for i in range(self.beyond_room):
             free(self.beyond_pages[i])
         free(self.beyond_pages)
-        free(self.buckets)
         free(self.held)
         free(self.later)
         for i in range(LEVELS):
@@ -166,19 +174,16 @@ cdef class KeyIndex:
         heap_free(&self.timers)
         heap_free(&self.sizes)
         heap_free(&self.hungry)
-        self.pages = NULL
         self.beyond_pages = NULL
-        self.buckets = NULL
         self.held = NULL
         self.later = NULL
         self.later_count = self.later_mask = 0
         self.horizon = 0
-        self.page_room = self.beyond_room = self.flow_end = self.beyond_end = 0
-        self.free_flow = self.free_beyond = self.flows = self.bucket_mask = 0
+        self.beyond_room = self.flow_end = self.beyond_end = self.free_beyond = 0
         self.held_mask = self.held_count = self.waiting_levels = 0
         self.items = self.entries = self.bytes = self.beyond = 0
         self.short = False
-        self.give(self.used - self.bits_room * sizeof(uint64_t))
+        self.give(self.used - self.bits_room * sizeof(uint64_t) - self.rates.count * RATE_BYTES)
         self.walked_flow = self.unpacked_flow = 0
         self.walked = self.unpacked = NULL
         self.overfull_count = 0
@@ -186,16 +191,14 @@ cdef class KeyIndex:
     # -- flows --
 
     cdef Flow *find(self, const MessageKey *key) noexcept:
-        cdef uint32_t number
+        cdef uint32_t number = first_in_bucket(&self.flow_nodes, key.low)
         cdef Flow *flow
-        if self.buckets == NULL:
-            return NULL
-        number = self.buckets[(key.low ^ key.level * 0x9E3779B1u) & self.bucket_mask]
         while number:
             flow = self.flow_at(number)
-            if flow.low == key.low and flow.high == key.high and flow.level == key.level:
+            if flow.node.low == key.low and flow.node.high == key.high \
+                    and flow.level == key.level:
                 return flow
-            number = flow.chain
+            number = flow.node.heap.tag
         return NULL
 
     cdef Flow *find_or_make(self, const MessageKey *key) except NULL:
@@ -203,58 +206,35 @@ cdef class KeyIndex:
         return self.new_flow(key) if flow == NULL else flow
 
     cdef Flow *new_flow(self, const MessageKey *key) except NULL:
-        cdef Flow *flow
-        cdef Flow *first
+        cdef Flow *first = self.any_flow(key) if self.urgent_first else NULL
         cdef uint32_t number
-        cdef uint32_t *bucket
-        if self.buckets == NULL or self.flows > self.bucket_mask:
-            self.grow_buckets()
-        number = self.free_flow
-        if number:
-            flow = self.flow_at(number)
-            self.free_flow = flow.chain
-        else:
-            number = max(<uint32_t>1, self.flow_end)
-            if number >> 8 >= self.page_room:
-                self.grow_pages()
-            self.flow_end = number + 1
-            flow = self.flow_at(number)
-        memset(flow, 0, sizeof(Flow))
-        flow.turn.index = flow.size.index = HEAP_NOWHERE
+        cdef Flow *flow = <Flow *>nodes_add(&self.flow_nodes, key.high, key.low, &number)
+        if flow == NULL:
+            raise MemoryError()
+        flow.size.index = HEAP_NOWHERE
         flow.number = flow.key = number
-        flow.high = key.high
-        flow.low = key.low
         flow.level = <uint8_t>key.level
         flow.used = True
-        first = self.first_of_key(key)
+        self.flow_end = max(self.flow_end, number + 1)
+        self.take(FLOW_BYTES)
         if first != NULL:
             flow.key = first.number
             flow.sibling = first.sibling
             first.sibling = number
-        bucket = &self.buckets[(key.low ^ key.level * 0x9E3779B1u) & self.bucket_mask]
-        flow.chain = bucket[0]
-        bucket[0] = number
-        self.flows += 1
-        self.take(sizeof(Flow))
+        elif self.rates.count and self.gap != 0:
+            self.recall_rate(flow)
         return flow
 
-    cdef Flow *first_of_key(self, const MessageKey *key) noexcept:
-        """Return the first flow of a key in any level, or NULL."""
-        cdef MessageKey other = key[0]
-        cdef Flow *flow
-        cdef uint32_t level
-        if not self.urgent_first:
-            return NULL
-        for level in range(LEVELS):
-            other.level = level
-            flow = self.find(&other)
-            if flow != NULL:
-                return self.flow_at(flow.key)
-        return NULL
-
     cdef Flow *any_flow(self, const MessageKey *key) noexcept:
-        """Return the first flow of a key; NULL if the key has none."""
-        return self.first_of_key(key) if self.urgent_first else self.find(key)
+        """Return the first flow of a key in any level; NULL if the key has none."""
+        cdef uint32_t number = first_in_bucket(&self.flow_nodes, key.low)
+        cdef Flow *flow
+        while number:
+            flow = self.flow_at(number)
+            if flow.node.low == key.low and flow.node.high == key.high:
+                return self.flow_at(flow.key)
+            number = flow.node.heap.tag
+        return NULL
 
     cdef void update_hash(self, const KeyHash *hash) noexcept:
         """Handle a change of the rules for one key."""
@@ -267,70 +247,30 @@ cdef class KeyIndex:
         if flow != NULL:
             self.update_key(flow)
 
-    cdef int grow_pages(self) except -1:
-        cdef uint32_t room = self.page_room
-        cdef Flow **grown = <Flow **>realloc(self.pages, (room + 1) * sizeof(Flow *))
-        if grown == NULL:
-            raise MemoryError()
-        self.pages = grown
-        # A flow occupies as few cache lines as possible.
-        self.pages[room] = <Flow *>aligned_alloc(CACHE_LINE, FLOWS_A_PAGE * sizeof(Flow))
-        if self.pages[room] == NULL:
-            raise MemoryError()
-        memset(self.pages[room], 0, FLOWS_A_PAGE * sizeof(Flow))
-        self.page_room = room + 1
-        return 0
-
-    cdef int grow_buckets(self) except -1:
-        cdef uint32_t count = MIN_BUCKETS if self.buckets == NULL else 2 * (self.bucket_mask + 1)
-        cdef uint32_t *grown = <uint32_t *>calloc(count, sizeof(uint32_t))
-        cdef uint32_t number
-        cdef uint32_t at
-        cdef Flow *flow
-        if grown == NULL:
-            raise MemoryError()
-        for number in range(1, self.flow_end):
-            flow = self.flow_at(number)
-            if flow.used:
-                at = <uint32_t>((flow.low ^ flow.level * 0x9E3779B1u) & (count - 1))
-                flow.chain = grown[at]
-                grown[at] = number
-        free(self.buckets)
-        self.take((count if self.buckets == NULL else count >> 1) * sizeof(uint32_t))
-        self.buckets = grown
-        self.bucket_mask = count - 1
-        return 0
-
     cdef void free_if_unused(self, Flow *flow) noexcept:
         """Forget a flow without messages, and its key if that has no other flow."""
         cdef Flow *first = self.flow_at(flow.key)
         cdef Flow *before
-        if flow.size.tag or flow.held or flow.timed or flow.beyond:
+        if flow.size.tag or flow.held or flow.beyond:
             return
         if first != flow:
             before = first
             while before.sibling != flow.number:
                 before = self.flow_at(before.sibling)
             before.sibling = flow.sibling
-            self.free_flow_now(flow)
+            self.free_flow(flow)
             flow = first
-        if flow.size.tag == 0 and flow.held == 0 and not flow.timed and flow.sibling == 0 \
-                and flow.beyond == 0:
-            self.free_flow_now(flow)
+        if flow.size.tag == 0 and flow.held == 0 and flow.sibling == 0 and flow.beyond == 0 \
+                and self.save_rate(flow):
+            self.free_flow(flow)
 
-    cdef void free_flow_now(self, Flow *flow) noexcept:
-        cdef uint32_t *at = &self.buckets[
-            (flow.low ^ flow.level * 0x9E3779B1u) & self.bucket_mask]
-        while at[0] != flow.number:
-            at = &self.flow_at(at[0]).chain
-        at[0] = flow.chain
+    cdef void free_flow(self, Flow *flow) noexcept:
+        cdef uint32_t number = flow.number
         heap_remove(&self.sizes, &flow.size)
         flow.used = False
-        flow.chain = self.free_flow
-        self.free_flow = flow.number
-        self.flows -= 1
-        self.give(sizeof(Flow))
-        if self.room.cut_flow == flow.number and self.room.cut_index == <void *>self:
+        nodes_remove(&self.flow_nodes, &flow.node)
+        self.give(FLOW_BYTES)
+        if self.room.cut_flow == number and self.room.cut_index == <void *>self:
             self.room.cut_index = NULL
 
     cdef uint64_t head_place(self, const Flow *flow) noexcept:
@@ -436,7 +376,7 @@ cdef class KeyIndex:
         """Return whether a rule forbids each message of a key. `key`: the key's first flow."""
         if is_without_key(key):
             return False
-        if self.pauses is not None and self.pauses.seq_of(key.high, key.low):
+        if self.pauses is not None and self.pauses.seq_of(key.node.high, key.node.low):
             return True
         if key.held and (self.order or self.in_flight_per_key
                          and key.held >= self.in_flight_per_key):
@@ -452,7 +392,7 @@ cdef class KeyIndex:
         if not self.fair:
             place = self.head_place(flow)
             if not self.enter_later(flow, place) \
-                    and heap_push(&self.turns[level], &flow.turn, <int64_t>place) < 0:
+                    and heap_push(&self.turns[level], &flow.node.heap, <int64_t>place) < 0:
                 return          # out of memory: try again at the flow's next change
         elif first == NULL:
             self.rings[level] = flow.prev = flow.next = flow
@@ -469,10 +409,10 @@ cdef class KeyIndex:
         cdef bint is_last
         flow.state = IDLE
         if not self.fair:
-            if flow.turn.index == HEAP_NOWHERE:
+            if flow.node.heap.index == HEAP_NOWHERE:
                 self.leave_later(flow)
             else:
-                heap_remove(&self.turns[level], &flow.turn)
+                heap_remove(&self.turns[level], &flow.node.heap)
             is_last = self.turns[level].size == 0 and self.later_count == 0
         else:
             is_last = flow.next == flow
@@ -491,10 +431,10 @@ cdef class KeyIndex:
         """Handle another next message of a flow in a heap or in `later`."""
         cdef uint64_t place = self.head_place(flow)
         cdef Heap *heap = &self.turns[flow.level]
-        if flow.turn.index != HEAP_NOWHERE:
-            if heap_due(heap, &flow.turn) != <int64_t>place:
-                heap_update(heap, &flow.turn, <int64_t>place)
-        elif flow.turn.tag != <uint32_t>(place >> ARRIVAL_BITS):
+        if flow.node.heap.index != HEAP_NOWHERE:
+            if heap_due(heap, &flow.node.heap) != <int64_t>place:
+                heap_update(heap, &flow.node.heap, <int64_t>place)
+        elif flow.later != <uint32_t>(place >> ARRIVAL_BITS):
             self.leave_turn(flow)
             self.enter_turn(flow)
 
@@ -517,12 +457,12 @@ cdef class KeyIndex:
         if slot[0]:
             return False
         slot[0] = flow.number
-        flow.turn.tag = <uint32_t>seq
+        flow.later = <uint32_t>seq
         self.later_count += 1
         return True
 
     cdef void leave_later(self, const Flow *flow) noexcept:
-        self.later[flow.turn.tag & self.later_mask] = 0
+        self.later[flow.later & self.later_mask] = 0
         self.later_count -= 1
 
     cdef bint grow_later(self, uint64_t seq) noexcept:
@@ -698,59 +638,80 @@ cdef class KeyIndex:
 
     cdef int wake(self) except -1:
         """Handle the keys whose rate allows the next message; set the alarm for the others."""
+        cdef int64_t now = self.scheduler.now
+        cdef int left = ENDED_AT_ONCE
         cdef Flow *key
-        while heap_first_due(&self.timers) <= self.scheduler.now:
+        while heap_first_due(&self.timers) <= now:
             key = <Flow *>heap_peek(&self.timers)
-            heap_remove(&self.timers, &key.turn)
+            heap_remove(&self.timers, &key.node.heap)
             key.timed = False
             self.update_key(key)
+        while left and heap_first_due(&self.rate_ends) <= now - KEY_BURST:
+            left -= 1
+            self.forget_rate(<KeyNode *>heap_peek(&self.rate_ends))
         return self.set_alarm()
 
     cdef void remember_rate(self, Flow *key) noexcept:
         """Keep a key until its rate allows the next message."""
         if key.next_send > self.scheduler.now and not key.timed and heap_push(
-                &self.timers, &key.turn, <int64_t>ceil(key.next_send)) == 0:
+                &self.timers, &key.node.heap, <int64_t>ceil(key.next_send)) == 0:
             key.timed = True
 
-    cdef int save_rates(self) except -1:
-        """Save the rates of the keys, before the index is rebuilt."""
-        cdef SavedRate *saved
-        cdef const Flow *key
-        cdef uint32_t i
-        if self.timers.size == 0:
-            return 0
-        saved = <SavedRate *>realloc(
-            self.saved, (self.saved_count + self.timers.size) * sizeof(SavedRate))
-        if saved == NULL:
-            raise MemoryError()
-        self.saved = saved
-        for i in range(self.timers.size):
-            key = <const Flow *>self.timers.slots[i].node
-            saved[self.saved_count].high = key.high
-            saved[self.saved_count].low = key.low
-            saved[self.saved_count].next_send = key.next_send
-            self.saved_count += 1
-        return 0
+    # A key that is remembered only for its rate has no flow, but a node in `rates`.
 
-    cdef int restore_rates(self) except -1:
-        """Restore the rates of the keys in an index without flows."""
-        cdef MessageKey key
-        cdef Flow *flow
-        cdef uint32_t i
-        key.level = 0
-        for i in range(self.saved_count if self.gap != 0 else 0):
-            if self.saved[i].next_send > self.scheduler.now:
-                key.high = self.saved[i].high
-                key.low = self.saved[i].low
-                flow = self.find_or_make(&key)
-                flow.next_send = self.saved[i].next_send
-                self.remember_rate(flow)
-        self.saved_count = 0
+    cdef bint save_rate(self, Flow *key) noexcept:
+        """Remember the rate of a key without its flow; return False if out of memory."""
+        cdef KeyNode *rate
+        cdef uint32_t number
+        if self.gap != 0 and key.next_send > self.scheduler.now - KEY_BURST:
+            rate = nodes_add(&self.rates, key.node.high, key.node.low, &number)
+            if rate == NULL:
+                return False
+            if heap_push(&self.rate_ends, &rate.heap, <int64_t>ceil(key.next_send)) < 0:
+                nodes_remove(&self.rates, rate)
+                return False
+            self.take(RATE_BYTES)
+        if key.timed:
+            heap_remove(&self.timers, &key.node.heap)
+            key.timed = False
+        return True
+
+    cdef void recall_rate(self, Flow *key) noexcept:
+        """Give a new flow the rate of its key, if that is remembered."""
+        cdef uint32_t number = first_in_bucket(&self.rates, key.node.low)
+        cdef KeyNode *rate
+        while number:
+            rate = node_at(&self.rates, number)
+            if rate.low == key.node.low and rate.high == key.node.high:
+                key.next_send = <double>heap_due(&self.rate_ends, &rate.heap)
+                self.remember_rate(key)
+                self.forget_rate(rate)
+                return
+            number = rate.heap.tag
+
+    cdef void forget_rate(self, KeyNode *rate) noexcept:
+        heap_remove(&self.rate_ends, &rate.heap)
+        nodes_remove(&self.rates, rate)
+        self.give(RATE_BYTES)
+
+    cdef void forget_rates(self) noexcept:
+        cdef uint32_t count = self.rates.count
+        heap_free(&self.rate_ends)
+        nodes_free(&self.rates)
+        self.give(count * RATE_BYTES)
+
+    cdef int save_rates(self) except -1:
+        """Remember the rates of all keys, before their flows are freed."""
+        while self.timers.size:
+            if not self.save_rate(<Flow *>heap_peek(&self.timers)):
+                raise MemoryError()
         return 0
 
     cdef int set_alarm(self) except -1:
         cdef int64_t due = heap_first_due(&self.timers)
-        if self.timers.size == 0:
+        if self.rate_ends.size:
+            due = min(due, heap_first_due(&self.rate_ends) + KEY_BURST)
+        if self.timers.size == 0 and self.rate_ends.size == 0:
             heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
         elif self.alarm.node.index == HEAP_NOWHERE:
             heap_check(heap_push(&self.scheduler.channel_timers, &self.alarm.node, due))
@@ -853,7 +814,7 @@ cdef class KeyIndex:
         flow = self.find(&key)
         if flow == NULL or flow.beyond == 0:
             made = self.room_for(
-                flow, sizeof(Item) + (sizeof(Flow) if flow == NULL else 0), budget)
+                flow, sizeof(Item) + (FLOW_BYTES if flow == NULL else 0), budget)
             if made == NO_ROOM and flow != NULL and flow.size.tag:
                 self.new_beyond(flow, record.seq)
                 self.update_flow(flow)
@@ -1646,12 +1607,12 @@ cdef class KeyIndex:
         cdef const Flow *flow = key
         if not key.used or key.key != number:
             return False
-        into.high = key.high
-        into.low = key.low
+        into.high = key.node.high
+        into.low = key.node.low
         into.waiting = key.total
         into.held = key.held
         into.blocked = key.total != 0 and self.is_blocked(key)
-        into.paused = self.pauses is not None and self.pauses.seq_of(key.high, key.low) != 0
+        into.paused = self.pauses is not None and self.pauses.seq_of(into.high, into.low) != 0
         into.since = self.seconds()
         while into.blocked:
             if flow.state == BLOCKED:

@@ -64,7 +64,7 @@ cdef class KeyRoom:
             if grown == NULL:
                 raise MemoryError()
             self.pages = grown
-            grown[self.page_count] = <Item *>malloc(ITEMS_A_PAGE * sizeof(Item))
+            grown[self.page_count] = <Item *>map_page(ITEMS_A_PAGE * sizeof(Item))
             if grown[self.page_count] == NULL:
                 raise MemoryError()
             self.page_count += 1
@@ -83,7 +83,7 @@ cdef class KeyRoom:
     cdef void free_pages(self) noexcept:
         cdef uint32_t i
         for i in range(self.page_count):
-            free(self.pages[i])
+            munmap(self.pages[i], ITEMS_A_PAGE * sizeof(Item))
         free(self.pages)
         self.pages = NULL
         self.page_count = self.item_end = self.free_item = 0

@@ -96,7 +96,8 @@ cdef class KeyedMessages(ChosenKeys):
              keys.share, keys.depth_per_key) = self.rules
             if keys.urgent_first:
                 keys.horizon = <uint64_t>-1     # several levels: all flows are in heaps
-            keys.restore_rates()
+            if keys.gap == 0:
+                keys.forget_rates()
         keys.unsettled = keys.order or keys.in_flight_per_key != 0
         self.mark_held(UNRESOLVED if keys.unsettled else NO_FLOW)
         self.touch_dirty()
@@ -496,4 +497,4 @@ cdef class KeyedMessages(ChosenKeys):
 
 cdef inline Flow *flow_of_size(HeapNode *node) noexcept nogil:
     """Return the flow with this node in `sizes`."""
-    return <Flow *>(<uint8_t *>node - sizeof(HeapNode))
+    return <Flow *>(<uint8_t *>node - sizeof(KeyNode))

@@ -165,6 +165,117 @@ def test_a_rate_blocks_its_key_alone(make):
     assert numbers(client) == [2]
 
 
+def finish_all(channel: Channel, client: Client) -> int:
+    """Finish messages as they come; return their number."""
+    count = 0
+    while messages := received(client):
+        for _, id in messages:
+            client.finish(id)
+        count += len(messages)
+        channel.core.settle()
+    return count
+
+
+def test_a_key_without_messages_is_remembered_for_its_rate_in_few_bytes(make):
+    channel = make(key_rate=10)
+    client = channel.consumer(100)
+    names = [f"{number}" for number in range(3000)]
+    channel.publish(*names)
+    keys = channel.core.topic("t").channels["c"].keys
+    assert finish_all(channel, client) == 3000
+    assert (keys.flows, keys.remembered) == (0, 3000)
+    room = channel.core.scheduler.key_room
+    assert 3000 * 40 < room.used < 3000 * 64
+    channel.change(key_rate=10, fair=True)
+    assert 3000 * 40 < room.used < 3000 * 64
+    channel.publish(*names)
+    assert numbers(client) == []
+    assert (keys.flows, keys.remembered) == (3000, 0)
+    channel.core.advance(100 * MILLISECOND)
+    assert finish_all(channel, client) == 3000
+    # A rate is forgotten as soon as it has no unused credit to limit.
+    channel.core.advance(99 * MILLISECOND)
+    assert keys.remembered == 3000
+    channel.core.advance(MILLISECOND)
+    assert (keys.flows, keys.remembered) == (0, 0)
+    assert room.used < 3000
+
+
+@pytest.mark.parametrize("values", [{}, {"fair": True}, {"urgent_first": True}])
+def test_the_rate_of_a_key_without_messages_stays_with_another_policy(make, values):
+    channel = make(key_rate=10)
+    client = channel.consumer(10)
+    channel.publish("a")
+    assert finish_all(channel, client) == 1
+    channel.change(key_rate=5, **values)
+    channel.core.advance(50 * MILLISECOND)
+    channel.publish("a", "b")
+    assert numbers(client) == [3]
+    channel.core.advance(39 * MILLISECOND)
+    assert numbers(client) == []
+    channel.core.advance(MILLISECOND)
+    assert numbers(client) == [2]
+
+
+def test_the_rate_of_a_key_with_messages_stays_with_another_policy(make):
+    channel = make(key_rate=10)
+    client = channel.consumer(10)
+    channel.publish(*"aa")
+    assert finish_all(channel, client) == 1
+    channel.change(key_rate=10, fair=True)
+    channel.core.advance(89 * MILLISECOND)
+    assert numbers(client) == []
+    channel.core.advance(MILLISECOND)
+    assert numbers(client) == [2]
+
+
+def test_the_rate_of_a_key_without_messages_is_forgotten_without_a_rate(make):
+    channel = make(key_rate=10)
+    client = channel.consumer(10)
+    channel.publish("a")
+    assert finish_all(channel, client) == 1
+    channel.change(fair=True)
+    channel.change(key_rate=10)
+    channel.publish("a")
+    assert numbers(client) == [2]
+
+
+@pytest.mark.parametrize("finished_first", [False, True])
+def test_a_key_that_had_no_messages_has_no_more_credit_than_others(make, finished_first):
+    channel = make(key_rate=10)
+    client = channel.consumer(10)
+    channel.publish("a")
+    if finished_first:
+        assert finish_all(channel, client) == 1
+    # The next one comes 5 ms after its time, which is less than the unused credit that counts.
+    channel.core.advance(95 * MILLISECOND)
+    if not finished_first:
+        assert finish_all(channel, client) == 1
+    channel.publish("a")
+    assert finish_all(channel, client) == 1
+    channel.publish("a")
+    channel.core.advance(94 * MILLISECOND)
+    assert numbers(client) == []
+    channel.core.advance(MILLISECOND)
+    assert numbers(client) == [3]
+
+
+def test_each_level_of_a_key_counts_for_its_rate(make):
+    channel = make(key_rate=10, urgent_first=True)
+    client = channel.consumer(10)
+    channel.publish("a", priority=3)
+    assert finish_all(channel, client) == 1
+    channel.publish("a", priority=1)
+    channel.publish("a", priority=7)
+    keys = channel.core.topic("t").channels["c"].keys
+    assert (keys.flows, keys.remembered) == (2, 0)
+    assert numbers(client) == []
+    channel.core.advance(100 * MILLISECOND)
+    assert finish_all(channel, client) == 1
+    channel.core.advance(100 * MILLISECOND)
+    assert finish_all(channel, client) == 1
+
+
 def test_the_highest_priority_is_first_but_each_has_its_share(make):
     channel = make(urgent_first=True, priority_share=0.1)
     channel.publish(*"aa", priority=1)
