@@ -446,7 +446,8 @@ cdef class KeyIndex:
         """Add a flow to `later`; return False if it must enter the heap."""
         cdef uint64_t seq = place >> ARRIVAL_BITS
         cdef uint32_t *slot
-        if seq < self.horizon or place != place_of_record(seq):
+        # With several levels, all flows are in heaps.
+        if self.urgent_first or seq < self.horizon or place != place_of_record(seq):
             return False
         if seq - self.horizon >= MAX_LATER and self.later_count == 0:
             self.horizon = seq

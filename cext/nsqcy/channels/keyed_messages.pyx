@@ -94,8 +94,6 @@ cdef class KeyedMessages(ChosenKeys):
         if not single:
             (keys.order, keys.fair, keys.in_flight_per_key, keys.gap, keys.urgent_first,
              keys.share, keys.depth_per_key) = self.rules
-            if keys.urgent_first:
-                keys.horizon = <uint64_t>-1     # several levels: all flows are in heaps
             if keys.gap == 0:
                 keys.forget_rates()
         keys.unsettled = keys.order or keys.in_flight_per_key != 0

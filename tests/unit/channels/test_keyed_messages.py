@@ -285,6 +285,15 @@ def test_the_highest_priority_is_first_but_each_has_its_share(make):
     assert [found.index(1), found.index(2)] == [9, 19]
 
 
+def test_the_highest_priority_is_first_after_the_channel_was_emptied(make):
+    channel = make(urgent_first=True)
+    channel.publish("a")
+    channel.core.topic("t").channels["c"].empty()
+    channel.publish("b", priority=1)
+    channel.publish("c", priority=2)
+    assert all_in_turn(channel, channel.consumer(1), 2) == [3, 2]
+
+
 def test_drop_oldest_takes_from_the_key_with_the_most(make):
     channel = make(fair=True, max_depth=4, on_full="drop-oldest")
     channel.publish("b", *"aaaaa")
