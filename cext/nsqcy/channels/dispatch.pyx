@@ -266,7 +266,7 @@ cdef class Dispatch(KeyedMessages):
                 self.put_back(entry, size_tag(record.body_length))
         if self.redriving == 0:
             self.parked = False
-            self.touch_dirty()      # the messages that were put back can be delivered
+            self.touch_dirty()      # the messages in the queue can be delivered
         if self.redriving == 0 and self.wanted:
             self.end_search(NOT_FOUND)
             self.wanted = 0

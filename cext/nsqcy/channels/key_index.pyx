@@ -443,10 +443,9 @@ cdef class KeyIndex:
     # horizon only moves forward, so each record is passed once.
 
     cdef bint enter_later(self, Flow *flow, uint64_t place) noexcept:
-        """Add a flow to `later`; return False if it must enter the heap."""
+        """Add a flow to `later`; return False if it must enter the heap, as those of levels do."""
         cdef uint64_t seq = place >> ARRIVAL_BITS
         cdef uint32_t *slot
-        # With several levels, all flows are in heaps.
         if self.urgent_first or seq < self.horizon or place != place_of_record(seq):
             return False
         if seq - self.horizon >= MAX_LATER and self.later_count == 0:
@@ -1453,8 +1452,8 @@ cdef class KeyIndex:
         return gate << ARRIVAL_BITS | self.arrivals
 
     cdef uint64_t restore_place(self, uint64_t seq, uint64_t place) noexcept:
-        """Return the place of a message that is restored; later arrivals come after it. `place`: the
-        place that it had; 0: unknown, it takes that of its record."""
+        """Return the place of a message that is restored; later arrivals come after it. `place`:
+        the place that it had; 0: unknown, it takes that of its record."""
         cdef uint64_t gate = self.window.fanout.seq
         self.unsorted = True
         if place == 0:

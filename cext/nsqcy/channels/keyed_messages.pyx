@@ -174,16 +174,16 @@ cdef class KeyedMessages(ChosenKeys):
     # -- one key --
 
     def pause_key(self, bytes text not None, bint paused):
-        """Pause a key, or unpause it: none of its messages is delivered until then. Raises ValueError
-        for a channel without rules for keys."""
+        """Pause a key, or unpause it: none of its messages is delivered until then. Raises
+        ValueError for a channel without rules for keys."""
         if not self.keyed:
             raise ValueError("the channel has no rules for keys")
         self.set_key_paused(text, paused)
 
     def empty_key(self, bytes text not None, done=None):
         """Drop the messages of a key that wait. Calls done() once the index has none of them; the
-        records that are not in the index yet are dropped when the scan finds them. Raises ValueError
-        for a channel without rules for keys."""
+        records that are not in the index yet are dropped when the scan finds them. Raises
+        ValueError for a channel without rules for keys."""
         if not self.keyed:
             raise ValueError("the channel has no rules for keys")
         self.prepare_keys(False)
@@ -370,7 +370,7 @@ cdef class KeyedMessages(ChosenKeys):
 
     cdef bint is_searched(self) noexcept:
         """Return whether a search has taken all messages of the index. Some may have left the
-        channel because they were out of attempts, so it may have put back fewer than it counted."""
+        channel because they were out of attempts, so it may have returned fewer than it counted."""
         cdef KeyIndex keys = self.keys
         return (keys is not None and keys.items == 0 and keys.entries == 0 and keys.beyond == 0
                 and not keys.short and keys.at.seq >= self.window.fanout.seq
