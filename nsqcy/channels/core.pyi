@@ -80,7 +80,6 @@ class SchedulerState:
 
 @final
 class KeyRoom:
-    def __init__(self, limit: int) -> None: ...
     @property
     def limit(self) -> int: ...
     @property
