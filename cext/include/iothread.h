@@ -85,6 +85,7 @@ typedef struct IoChain {
     uint64_t round;          /* the number of the shared sync that it waits for, or waited for */
     int waits;               /* later ops of the chain have been left for the next round */
     _Atomic int doomed;      /* its files will be removed: there is no need to sync or rename them */
+    _Atomic int withheld;    /* the error of an op that its next rename needed; 0: none */
     struct IoHold *hold;     /* hub side: its ops wait for this hold, or NULL */
 } IoChain;
 
@@ -95,6 +96,7 @@ typedef struct IoResult {
     Damages damages;         /* of a run read */
     int call;                /* the call that failed */
     int removes;             /* set by the caller: the op is part of the removal of a log's files */
+    int needed;              /* set by the caller: if the op fails, so does the chain's next rename */
 } IoResult;
 
 /* A record to be read from a run. */

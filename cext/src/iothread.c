@@ -480,6 +480,18 @@ static int op_is_doomed(const IoOp *op) {
         && atomic_load_explicit(&op->result->chain->doomed, memory_order_relaxed);
 }
 
+static void withhold_rename(const IoOp *op) {
+    if (op->error && op->result && op->result->needed)
+        atomic_store(&op->result->chain->withheld, op->error);
+}
+
+/* Returns the error of an op that a rename needs, or 0. */
+static int why_not_rename(const IoOp *op) {
+    if (op->kind != IO_RENAME || !op->result || !op->result->chain)
+        return 0;
+    return atomic_exchange(&op->result->chain->withheld, 0);
+}
+
 static void run_op(IoEngine *engine, IoOp *op) {
     File *file = op->file;
     int call = CALL_NONE, sticky, fails;
@@ -492,6 +504,8 @@ static void run_op(IoEngine *engine, IoOp *op) {
         sticky = file_enter(engine, file, &call);
         if (sticky && op_changes_file(op->kind)) {
             op->error = sticky;
+        } else if ((op->error = why_not_rename(op))) {
+            call = CALL_RENAME;
         } else {
             call = CALL_NONE;
             op->error = run_file_op(engine, op, &call);
@@ -501,6 +515,7 @@ static void run_op(IoEngine *engine, IoOp *op) {
     }
     if (op->result)
         op->result->call = call;
+    withhold_rename(op);
     if (began)
         op->took = monotonic_ns() - began;
 }
@@ -684,6 +699,7 @@ static void op_was_synced(IoEngine *engine, IoOp *op) {
             engine->calls->close(engine->calls, fd);
     }
     op->result->call = call;
+    withhold_rename(op);
 }
 
 static void finish_all(Lane *lane, IoList *ops, void (*end)(IoEngine *engine, IoOp *op)) {

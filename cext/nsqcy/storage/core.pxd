@@ -100,6 +100,7 @@ cdef extern from "iothread.h" nogil:
         Damages damages
         int call
         int removes
+        int needed
 
     struct IoPick:
         void *block

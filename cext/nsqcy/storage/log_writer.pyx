@@ -399,6 +399,8 @@ cdef class LogWriter(SegmentFiles):
         self._ids_dirty = False
         task = self._follower(ids_ended, NULL, whole)
         task.file = self._ids
+        # A journal must not list ids that are not on disk: it would release their records.
+        task.result.needed = True
         self.io.on_file(self._lane, IO_SYNC, self._ids, 0, task_finished, task, &task.result)
         if self._ids_created:
             self._ids_created = False
@@ -410,8 +412,6 @@ cdef class LogWriter(SegmentFiles):
     cdef int _ids_failed(self, Task *task, int error) except -1:
         self._write_failed(
             os.fsdecode(self._ids_path(self._ids_number)), task.result.call, error)
-        if self._ids is not NULL and self._ids is task.file:
-            self._close_ids()
         return 0
 
     cdef bytes _ids_path(self, uint64_t number):

@@ -530,3 +530,20 @@ def test_the_files_of_a_topic_with_copies_are_mirrored(make: Make, tmp_path: Pat
     assert not list((root / "t.topic").glob("*.ids"))
     assert not [name for name in mirror.files if name.endswith(".ids")]
     files.wait(False)
+
+
+@pytest.mark.parametrize("budget", [1, 4096])
+def test_no_journal_lists_ids_that_could_not_be_written(make: Make, budget: int) -> None:
+    """Their records may leave the log after the journal, which is written in many turns or one."""
+    core = make(None, {"snapshot_budget": budget})
+    core.create("t").channel("c")
+    assert core.client().ask(mpub("t", [body(each) for each in range(50)])) == OK
+    consume(core)
+    core.io.fault("pwrite", 1, errno.EIO)
+    core.advance(3 * SECOND)
+    core.io.clear_faults()
+    assert any("ids: input/output error" in line for line in core.log.lines)
+    after = again(make, core)
+    assert not any("are missing or damaged" in line for line in after.log.lines)
+    assert after.client().ask(mpub("t", [body(each) for each in range(50)])) == OK
+    assert duplicates(after) == 50
