@@ -372,7 +372,7 @@ class Channel:
         self.served, self.debts, self.deferral = {}, {}, 0
         for each in (*self.waiting, *self.in_flight):
             known = self.rules.keyed and each not in self.in_flight
-            if not known or (self.rules.order and each.attempts and each.key is not None):
+            if not known or (self.rules.order and each.attempts):
                 each.place = each.born
         self.waiting += self.in_flight
         self.in_flight = []

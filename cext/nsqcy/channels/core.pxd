@@ -808,7 +808,7 @@ cdef class KeyIndex:
     cdef void serve(self, Flow *flow, Entry *entry) noexcept
     cdef void release(self, Entry *entry) noexcept
     cdef uint64_t arrive(self) noexcept
-    cdef uint64_t restore_place(self, uint64_t seq, uint64_t place) noexcept
+    cdef uint64_t restore_place(self, const Entry *entry, uint64_t place) noexcept
     cdef int join(self, Entry *entry) except -1
     cdef int join_flow(self, Flow *flow, Entry *entry) except -1
     cdef int resolve(self, Entry *entry, const Record *record) except -1

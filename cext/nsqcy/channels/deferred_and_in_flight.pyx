@@ -265,7 +265,7 @@ cdef class UnfinishedMessages:
         entry.state = QUEUED
         entry.in_flight_list = NULL
         if self.keyed:
-            entry.in_flight_list = <void *>self.keys.restore_place(entry.seq, place)
+            entry.in_flight_list = <void *>self.keys.restore_place(entry, place)
         self.queued += 1
         self.append_to_queue(entry)
         self.touch_dirty()

@@ -1451,13 +1451,13 @@ cdef class KeyIndex:
             self.arrivals += 1
         return gate << ARRIVAL_BITS | self.arrivals
 
-    cdef uint64_t restore_place(self, uint64_t seq, uint64_t place) noexcept:
+    cdef uint64_t restore_place(self, const Entry *entry, uint64_t place) noexcept:
         """Return the place of a message that is restored; later arrivals come after it. `place`:
-        the place that it had; 0: unknown, it takes that of its record."""
+        the place that it had, perhaps with other rules; 0: unknown, it takes that of its record."""
         cdef uint64_t gate = self.window.fanout.seq
         self.unsorted = True
-        if place == 0:
-            return place_of_record(seq)
+        if place == 0 or self.order and entry.attempts:
+            return place_of_record(entry.seq)
         place = min(place, gate << ARRIVAL_BITS | LAST_ARRIVAL)
         if place >> ARRIVAL_BITS == gate:
             if self.gate != gate:

@@ -494,9 +494,10 @@ class KeyedMachine(RuleBasedStateMachine):
 
     def is_on_disk(self) -> bool:
         """Return whether a seek may read records, so that the model does not know which messages
-        above a limit are dropped."""
-        limited = self.model.rules.max_depth or self.model.rules.depth_per_key
-        return bool(limited) and self.restarts > 0
+        above a limit are dropped, or which keys wait."""
+        rules = self.model.rules
+        matters = rules.max_depth or rules.depth_per_key or rules.fair or rules.urgent_first
+        return bool(matters) and self.restarts > 0
 
     @rule(rules=rules)
     def change_policy(self, rules: Rules) -> None:
