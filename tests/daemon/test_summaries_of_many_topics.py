@@ -23,8 +23,8 @@ WORKERS = 3
 COUNT = 3000
 NAMES = [f"orders.{number:05d}" for number in range(COUNT)]
 AHEAD = 100
-# Bytes; the complete response is larger, and grows with the number of topics. A page that takes long
-# on a busy machine reads one summary twice.
+# Bytes; the complete response is larger, and grows with the number of topics. A page that takes
+# long on a busy machine reads one summary twice.
 SMALL = 400_000
 TINY = 3000
 

@@ -295,7 +295,7 @@ class Channel:
                 else:
                     each.place = self.arrive()
                     self.waiting.append(each)
-        for each in self.deferred:
+        for each in (*due, *self.deferred):
             each.unknown = False
         self.update()
 
