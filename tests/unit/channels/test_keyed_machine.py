@@ -670,7 +670,7 @@ def machine():
 
 def test_a_deletion_ends_with_a_delivery(machine):
     """The messages that it puts back need no room in the index, which was full."""
-    small = {**USUAL, "index_bytes": 1000, "mem_queue_size": 0, "file_bytes": 60_000}
+    small = {**USUAL, "index_bytes": 400, "mem_queue_size": 0, "file_bytes": 60_000}
     machine.begin(**small, rules=Rules(order=True, fair=True, in_flight_per_key=2, key_rate=0.5))
     wanted = ["ba-", "b", "a-", "accb-cabc-ac", "cbb-cb-cb", "a", "cbbb-abb"]
     for i, keys in enumerate(wanted):
