@@ -485,7 +485,7 @@ static void withhold_rename(const IoOp *op) {
         atomic_store(&op->result->chain->withheld, op->error);
 }
 
-/* Returns the error of an op that a rename needs, or 0. */
+/* Returns the error of an op that a rename needs, or 0. Only one rename fails for it. */
 static int why_not_rename(const IoOp *op) {
     if (op->kind != IO_RENAME || !op->result || !op->result->chain)
         return 0;
@@ -494,7 +494,7 @@ static int why_not_rename(const IoOp *op) {
 
 static void run_op(IoEngine *engine, IoOp *op) {
     File *file = op->file;
-    int call = CALL_NONE, sticky, fails;
+    int call = CALL_NONE, sticky, withheld, fails;
     int64_t began = op_syncs(op->kind) ? monotonic_ns() : 0;
     if (op->kind == IO_MARK || op_is_doomed(op))
         return;
@@ -502,9 +502,11 @@ static void run_op(IoEngine *engine, IoOp *op) {
         op->error = run_path_op(engine, op, &call);
     } else {
         sticky = file_enter(engine, file, &call);
+        withheld = why_not_rename(op);
         if (sticky && op_changes_file(op->kind)) {
             op->error = sticky;
-        } else if ((op->error = why_not_rename(op))) {
+        } else if (withheld) {
+            op->error = withheld;
             call = CALL_RENAME;
         } else {
             call = CALL_NONE;

@@ -547,3 +547,16 @@ def test_no_journal_lists_ids_that_could_not_be_written(make: Make, budget: int)
     assert not any("are missing or damaged" in line for line in after.log.lines)
     assert after.client().ask(mpub("t", [body(each) for each in range(50)])) == OK
     assert duplicates(after) == 50
+
+
+def test_one_journal_is_withheld_for_ids_that_could_not_be_written(make: Make) -> None:
+    """Even if the journal could not be written either."""
+    core = make()
+    core.create("t").channel("c")
+    assert core.client().publish("t", body(1)) == OK
+    core.io.fault("pwrite", error=errno.EIO, times=100)
+    core.advance(3 * SECOND)
+    core.io.clear_faults()
+    renames = core.io.calls_made("rename")
+    core.advance(3 * SECOND)
+    assert core.io.calls_made("rename") == renames + 1
