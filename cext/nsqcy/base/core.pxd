@@ -257,6 +257,28 @@ cdef class IdSource:
         self._next += 1
         return self._next - 1
 
+# -- memory --
+
+cdef extern from "sys/mman.h" nogil:
+    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
+    int munmap(void *addr, size_t length)
+    int madvise(void *addr, size_t length, int advice)
+    const int PROT_READ
+    const int PROT_WRITE
+    const int MAP_PRIVATE
+    const int MAP_ANONYMOUS
+    const int MADV_DONTNEED
+    const int MADV_HUGEPAGE
+    const int MADV_NOHUGEPAGE
+    void *MAP_FAILED
+
+
+cdef inline void *map_memory(size_t size) noexcept nogil:
+    """Map zeroed memory; return NULL on failure. munmap() must follow."""
+    cdef void *memory = mmap(
+        NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    return NULL if memory == MAP_FAILED else memory
+
 # -- quantile --
 
 

@@ -432,7 +432,6 @@ ctypedef struct KeyNodes:
     uint32_t bucket_room
 
 
-cdef void *map_page(size_t size) noexcept nogil
 cdef void nodes_init(KeyNodes *nodes, uint32_t size) noexcept nogil
 cdef void nodes_free(KeyNodes *nodes) noexcept nogil
 cdef KeyNode *nodes_add(KeyNodes *nodes, uint64_t high, uint64_t low,
@@ -629,8 +628,8 @@ cdef class KeyIndex:
     # Keys.
     cdef KeyNodes flow_nodes
     cdef uint32_t flow_end              # numbers below have been used
-    cdef KeyNodes rates                 # keys without a flow whose rate allows no message yet
-    cdef Heap rate_ends                 # when it allows the next one
+    cdef KeyNodes rates                 # keys without a flow that are remembered for their rate
+    cdef Heap rate_ends                 # when it allows the next message
     cdef Flow *rings[LEVELS]            # the flow that is served next
     cdef Heap turns[LEVELS]
     cdef uint32_t *later                # level 0: flows in turn, by the record that is next; a ring

@@ -12,7 +12,8 @@ from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memmove, memset
 
 from nsqcy.base.core cimport (
-    NSQCY_DEBUG, heap_first_due, heap_free, heap_init, heap_peek, key_hash,
+    MADV_DONTNEED, NSQCY_DEBUG, heap_first_due, heap_free, heap_init, heap_peek, key_hash, madvise,
+    map_memory, munmap,
 )
 from nsqcy.storage.core cimport (
     DEFERRED, NEVER, QUEUED, RECORD_ADDRESSED, RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES,

@@ -10,26 +10,8 @@ Owns the memory of the nodes, their numbers and the buckets. Independent of what
 # The table uses linear hashing with chains: it grows by one bucket at a time, so no operation takes
 # long.
 
-cdef extern from "sys/mman.h" nogil:
-    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
-    int munmap(void *addr, size_t length)
-    int madvise(void *addr, size_t length, int advice)
-    const int PROT_READ
-    const int PROT_WRITE
-    const int MAP_PRIVATE
-    const int MAP_ANONYMOUS
-    const int MADV_DONTNEED
-    void *MAP_FAILED
-
 cdef enum:
     MIN_BUCKETS = 64
-
-
-cdef void *map_page(size_t size) noexcept nogil:
-    """Map zeroed memory; NULL on failure."""
-    cdef void *memory = mmap(
-        NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-    return NULL if memory == MAP_FAILED else memory
 
 
 cdef void nodes_init(KeyNodes *nodes, uint32_t size) noexcept nogil:
@@ -119,7 +101,7 @@ cdef bint add_page(KeyNodes *nodes) noexcept nogil:
             return False
         nodes.page_states = page
         nodes.page_room = room
-    memory = map_page(NODES_A_PAGE * nodes.size)
+    memory = map_memory(NODES_A_PAGE * nodes.size)
     if memory == NULL:
         return False
     page = &nodes.page_states[nodes.page_count]

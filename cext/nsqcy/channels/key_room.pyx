@@ -64,7 +64,7 @@ cdef class KeyRoom:
             if grown == NULL:
                 raise MemoryError()
             self.pages = grown
-            grown[self.page_count] = <Item *>map_page(ITEMS_A_PAGE * sizeof(Item))
+            grown[self.page_count] = <Item *>map_memory(ITEMS_A_PAGE * sizeof(Item))
             if grown[self.page_count] == NULL:
                 raise MemoryError()
             self.page_count += 1

@@ -6,20 +6,6 @@ read-backs and sends in progress) is not zero. Independent of windows, channels 
 no file I/O.
 """
 
-cdef extern from "sys/mman.h" nogil:
-    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
-    int munmap(void *addr, size_t length)
-    int madvise(void *addr, size_t length, int advice)
-    const int PROT_READ
-    const int PROT_WRITE
-    const int MAP_PRIVATE
-    const int MAP_ANONYMOUS
-    const int MADV_DONTNEED
-    const int MADV_HUGEPAGE
-    const int MADV_NOHUGEPAGE
-    void *MAP_FAILED
-
-
 cdef enum:
     TRIM_ARENAS = 32                # maximum arenas freed or thinned at a time
     SPARE_SLABS = 16                # empty slabs to keep: consumers soon need as many entries again
@@ -30,10 +16,9 @@ cdef int64_t ARENA_REST = 10 * 1000000000       # ns for which an empty arena is
 cdef uint8_t *map_aligned(size_t size) noexcept nogil:
     """Map `size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL on
     failure."""
-    cdef uint8_t *raw = <uint8_t *>mmap(
-        NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    cdef uint8_t *raw = <uint8_t *>map_memory(2 * size)
     cdef size_t skip
-    if raw == <uint8_t *>MAP_FAILED:
+    if raw == NULL:
         return NULL
     skip = (size - (<size_t>raw & (size - 1))) & (size - 1)
     if skip:

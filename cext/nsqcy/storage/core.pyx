@@ -29,7 +29,10 @@ from libc.stdlib cimport calloc, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove, memset, strdup
 from posix.stat cimport struct_stat
 
-from nsqcy.base.core cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
+from nsqcy.base.core cimport (
+    FIRST_OF_SYNCS, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, histogram_add, histogram_facts,
+    madvise, map_memory, munmap,
+)
 
 from nsqcy.errors import NsqError
 from nsqcy.util import descriptors
