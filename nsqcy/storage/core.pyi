@@ -106,6 +106,15 @@ class Footer(NamedTuple):
     max_id: int
     data_end: int
 
+class MemoryRange:
+    tight: bool
+    def __new__(cls, size: int = 0, *, memfd: bool = False) -> MemoryRange: ...
+    @property
+    def memfd(self) -> bool: ...
+    def open(self) -> None: ...
+    def fileno(self) -> int: ...
+    def usage(self) -> dict[str, int]: ...
+
 @final
 class BlockPool:
     resident_bytes: int
@@ -114,7 +123,9 @@ class BlockPool:
     blocks: int
     entries: int
     deferred: int
-    def __init__(self, budget: int) -> None: ...
+    @property
+    def memory(self) -> MemoryRange: ...
+    def __init__(self, budget: int, memory: MemoryRange | None = None) -> None: ...
 
 class SegmentFiles:
     io: FileCalls

@@ -156,7 +156,8 @@ def test_nsqcy_runs_where_spark_is_not_installed() -> None:
 
 
 def test_only_tests_inject_faults() -> None:
-    assert [name for name, path in sources() if "nsqcy.storage.io_faults" in imports(path)] == []
+    faults = {"nsqcy.storage.io_faults", "nsqcy.storage.memory_faults"}
+    assert [name for name, path in sources() if faults & set(imports(path))] == []
 
 
 def test_no_circles() -> None:

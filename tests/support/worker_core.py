@@ -17,7 +17,7 @@ from nsqcy.ipc.core import Mesh
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.core import Session
 from nsqcy.server.core import BytesTransport, Publisher
-from nsqcy.storage.core import BlockPool
+from nsqcy.storage.core import BlockPool, MemoryRange
 from nsqcy.storage.io_faults import FaultyIoThread
 
 MILLISECOND = 1_000_000
@@ -27,6 +27,8 @@ MOMENT = 20_000
 EPOCH = 1_700_000_000 * SECOND
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 MAX_TURNS = 2000
+MEMFD = "NSQCY_MEMFD" in os.environ
+"""Whether the memory of all cores is a memfd: NSQCY_MEMFD=1 runs their tests with one."""
 
 
 class Log:
@@ -197,6 +199,7 @@ class Core:
         mesh: Mesh | None = None,
         index: int = 0,
         pool: BlockPool | None = None,
+        memfd: bool = MEMFD,
         tls_cert: str = "",
         migrate: Callable[[Session, int], None] | None = None,
         key_index_bytes: int = 256 << 20,
@@ -205,7 +208,7 @@ class Core:
         self.path = path
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
-        self.pool = pool or BlockPool(budget)
+        self.pool = pool or BlockPool(budget, MemoryRange(memfd=memfd))
         scheduler = SchedulerState(
             self.pool,
             mem_queue_size=mem_queue_size,

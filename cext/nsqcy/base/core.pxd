@@ -268,8 +268,6 @@ cdef extern from "sys/mman.h" nogil:
     const int MAP_PRIVATE
     const int MAP_ANONYMOUS
     const int MADV_DONTNEED
-    const int MADV_HUGEPAGE
-    const int MADV_NOHUGEPAGE
     void *MAP_FAILED
 
 

@@ -10,30 +10,29 @@ cdef enum:
     TRIM_ARENAS = 32                # maximum arenas freed or thinned at a time
     SPARE_SLABS = 16                # empty slabs to keep: consumers soon need as many entries again
 
-cdef int64_t ARENA_REST = 10 * 1000000000       # ns for which an empty arena is kept
+cdef int64_t ARENA_REST = 10 * 1000000000       # ns for which an empty arena or large block is kept
 
 
-cdef uint8_t *map_aligned(size_t size) noexcept nogil:
-    """Map `size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL on
-    failure."""
-    cdef uint8_t *raw = <uint8_t *>map_memory(2 * size)
-    cdef size_t skip
-    if raw == NULL:
-        return NULL
-    skip = (size - (<size_t>raw & (size - 1))) & (size - 1)
-    if skip:
-        munmap(raw, skip)
-    munmap(raw + skip + size, size - skip)
-    return raw + skip
+cdef inline uint32_t units_of(uint64_t size) noexcept:
+    return <uint32_t>((size + RANGE_UNIT - 1) // RANGE_UNIT)
 
 
+@cython.no_gc           # a MemoryRange refers to nothing, and __dealloc__ needs it
 @cython.final
 cdef class BlockPool:
-    def __init__(self, budget):
+    def __init__(self, budget, MemoryRange memory=None):
+        """budget: resident bytes above which blocks are dropped.
+
+        memory: where to take memory from; by default, anonymous memory.
+        """
         self.budget = budget
+        self.memory = MemoryRange() if memory is None else memory
+        self.memory.open()
         self.entry_slabs.cell = sizeof(Entry)
         self.entry_slabs.first = sizeof(Slab)
+        self.entry_slabs.kind = UNIT_ENTRIES
         self.page_slabs.cell = self.page_slabs.first = PAGE_SIZE
+        self.page_slabs.kind = UNIT_PAGES
 
     def __dealloc__(self):
         cdef int kind
@@ -42,10 +41,10 @@ cdef class BlockPool:
             while self.partial[kind] != NULL:
                 arena = self.partial[kind]
                 self.partial[kind] = arena.next
-                munmap(arena.base, ARENA_SIZE)
+                self.memory.release(arena.base, CHUNK_UNITS, False)
                 free(arena)
-        free_slabs(&self.entry_slabs)
-        free_slabs(&self.page_slabs)
+        self.free_slabs(&self.entry_slabs)
+        self.free_slabs(&self.page_slabs)
 
     # -- blocks --
 
@@ -54,9 +53,12 @@ cdef class BlockPool:
         cdef Block *block = <Block *>calloc(1, sizeof(Block))
         if block == NULL:
             raise MemoryError()
-        if capacity and self.give_memory(block, capacity) < 0:
+        try:
+            if capacity:
+                self.give_memory(block, capacity)
+        except MemoryError:
             free(block)
-            raise MemoryError()
+            raise
         self.blocks += 1
         return block
 
@@ -70,7 +72,7 @@ cdef class BlockPool:
         cdef uint32_t size = MIN_BLOCK
         cdef Arena *arena
         if capacity > LARGEST_BLOCK:
-            block.data = <uint8_t *>malloc(capacity)
+            block.data = self.memory.take(capacity, UNIT_LARGE, False)
             if block.data == NULL:
                 raise MemoryError()
             block.arena = NULL
@@ -83,12 +85,11 @@ cdef class BlockPool:
         arena = self.partial[kind]
         if arena == NULL:
             arena = self.new_arena(kind)
+        if arena.thinned:
+            self.refill_arena(arena)
         block.data = <uint8_t *>arena.free
         arena.free = (<void **>block.data)[0]
         arena.used += 1
-        if arena.thinned:
-            arena.thinned = 0
-            madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
         if arena.free == NULL:
             self.unlist_arena(arena)
         block.arena = arena
@@ -103,7 +104,7 @@ cdef class BlockPool:
         self.not_droppable(block)
         self.resident_bytes -= block.capacity
         if arena == NULL:
-            free(block.data)
+            self.memory.release(block.data, units_of(block.capacity), True)
         else:
             if arena.free == NULL:
                 self.list_arena(arena)
@@ -121,12 +122,10 @@ cdef class BlockPool:
         cdef uint32_t at
         if arena == NULL:
             raise MemoryError()
-        arena.base = map_aligned(ARENA_SIZE)
+        arena.base = self.memory.take(ARENA_SIZE, UNIT_ARENA + kind, kind == BLOCK_CLASSES - 1)
         if arena.base == NULL:
             free(arena)
             raise MemoryError()
-        if kind == BLOCK_CLASSES - 1:
-            madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
         arena.kind = kind
         # Linking the blocks touches each block. For small classes, the kernel touches the page
         # anyway, and a block taken from the list is about to be used.
@@ -141,14 +140,22 @@ cdef class BlockPool:
 
     cdef void thin_arena(self, Arena *arena) noexcept:
         """Return the pages of an arena's free blocks to the kernel, if a few used blocks keep the
-        arena alive. The first page of each free block is kept, because it contains the link. The
-        arena must no longer be a huge page; otherwise, the kernel would fill it again."""
+        arena alive. The first page of each free block is kept, because it contains the link."""
         cdef uint8_t *block = <uint8_t *>arena.free
         arena.thinned = arena.idle_since
-        madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)
+        self.memory.split_huge(arena.base)
         while block != NULL:
-            madvise(block + MIN_BLOCK, LARGEST_BLOCK - MIN_BLOCK, MADV_DONTNEED)
+            self.memory.thin(block + MIN_BLOCK, LARGEST_BLOCK - MIN_BLOCK)
             block = <uint8_t *>(<void **>block)[0]
+
+    cdef int refill_arena(self, Arena *arena) except -1:
+        """Prepare the next free block of a thinned arena."""
+        cdef int found = self.memory.refill(arena.free, LARGEST_BLOCK)
+        if found < 0:
+            raise MemoryError()
+        if found or (<void **>arena.free)[0] == NULL:
+            arena.thinned = 0
+        return 0
 
     cdef void list_arena(self, Arena *arena) noexcept:
         arena.prev = NULL
@@ -174,15 +181,16 @@ cdef class BlockPool:
         cdef Arena *arena
         cdef Arena *following
         self.now = now
-        self.unmap_spare(&self.entry_slabs)
-        self.unmap_spare(&self.page_slabs)
+        self.memory.purge(now, now - ARENA_REST)
+        self.free_spare(&self.entry_slabs)
+        self.free_spare(&self.page_slabs)
         for kind in range(BLOCK_CLASSES):
             arena = self.partial[kind]
             while arena != NULL and left:
                 following = arena.next
                 if arena.used == 0 and now - arena.idle_since > ARENA_REST:
                     self.unlist_arena(arena)
-                    munmap(arena.base, ARENA_SIZE)
+                    self.memory.release(arena.base, CHUNK_UNITS, False)
                     free(arena)
                     self.arenas -= 1
                     left -= 1
@@ -255,21 +263,21 @@ cdef class BlockPool:
             self.put_aside(slabs, slab)
 
     cdef void put_aside(self, Slabs *slabs, Slab *slab) noexcept:
-        """Keep a few empty slabs, because mapping and touching a new one costs as much as using
+        """Keep a few empty slabs, because taking and touching a new one costs as much as using
         it."""
         slab.next = slabs.spare
         slabs.spare = slab
         slabs.spare_count += 1
         if slabs.spare_count > SPARE_SLABS:
-            self.unmap_spare(slabs)
+            self.free_spare(slabs)
 
-    cdef void unmap_spare(self, Slabs *slabs) noexcept:
+    cdef void free_spare(self, Slabs *slabs) noexcept:
         """Free one of the kept slabs, if there is one."""
         cdef Slab *slab = slabs.spare
         if slab != NULL:
             slabs.spare = slab.next
             slabs.spare_count -= 1
-            munmap(slab, SLAB_SIZE)
+            self.memory.release(slab, 1, False)
 
     cdef Slab *new_slab(self, Slabs *slabs) except NULL:
         cdef uint8_t *base
@@ -280,10 +288,12 @@ cdef class BlockPool:
             slabs.spare_count -= 1
             self.list_slab(slabs, slab)
             return slab
-        base = map_aligned(SLAB_SIZE)
+        base = self.memory.take(SLAB_SIZE, slabs.kind, False)
         slab = <Slab *>base
         if base == NULL:
             raise MemoryError()
+        slab.free = NULL
+        slab.used = 0
         at = SLAB_SIZE
         while at >= slabs.first + slabs.cell:
             at -= slabs.cell
@@ -291,6 +301,16 @@ cdef class BlockPool:
             slab.free = base + at
         self.list_slab(slabs, slab)
         return slab
+
+    cdef void free_slabs(self, Slabs *slabs) noexcept:
+        """Free all slabs that have a free cell."""
+        cdef Slab *slab
+        while slabs.listed != NULL:
+            slab = slabs.listed
+            slabs.listed = slab.next
+            self.memory.release(slab, 1, False)
+        while slabs.spare != NULL:
+            self.free_spare(slabs)
 
     cdef void list_slab(self, Slabs *slabs, Slab *slab) noexcept:
         slab.prev = NULL
@@ -382,15 +402,3 @@ cdef void leave_room(Pages *pages, Page *page) noexcept:
         pages.with_room = page.next_with_room
     if page.next_with_room != NULL:
         page.next_with_room.prev_with_room = page.prev_with_room
-
-
-cdef void free_slabs(Slabs *slabs) noexcept:
-    cdef Slab *slab
-    while slabs.listed != NULL:
-        slab = slabs.listed
-        slabs.listed = slab.next
-        munmap(slab, SLAB_SIZE)
-    while slabs.spare != NULL:
-        slab = slabs.spare
-        slabs.spare = slab.next
-        munmap(slab, SLAB_SIZE)

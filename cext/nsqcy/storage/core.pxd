@@ -453,7 +453,7 @@ ctypedef struct Block:
     int64_t last_time       # maximum time of the records; 0: not known yet
     uint64_t position       # bytes of the window before the block, since the first block
     Extent extent           # location on disk; extent.bytes == 0: not on disk
-    Arena *arena            # NULL: a separate block, from malloc
+    Arena *arena            # NULL: a separate block, with units of its own
     void *relocations       # copies of records (struct Relocations) during a compaction
     Block *prev             # in the window, or among the stragglers
     Block *next
@@ -562,6 +562,72 @@ cdef inline Deferred *deferred_of(Page *page) noexcept:
     """Return the page's `made` deferred messages, in use or free."""
     return <Deferred *>(page + 1)
 
+# -- memory_range --
+
+
+cdef extern from "memrange.h" nogil:
+    const uint32_t RANGE_UNIT
+    const uint32_t CHUNK_UNITS
+
+    enum UnitKind:
+        UNIT_FREE
+        UNIT_TABLE
+        UNIT_MORE
+        UNIT_ENTRIES
+        UNIT_PAGES
+        UNIT_LARGE
+        UNIT_ARENA
+
+    struct RangeCalls:
+        int (*create)(RangeCalls *self, const char *name, unsigned flags) noexcept nogil
+        int (*resize)(RangeCalls *self, int fd, int64_t size) noexcept nogil
+        int (*seal)(RangeCalls *self, int fd, int seals) noexcept nogil
+        int (*close)(RangeCalls *self, int fd) noexcept nogil
+        void *(*map)(RangeCalls *self, void *at, size_t n, int protection, int flags,
+                     int fd) noexcept nogil
+        int (*unmap)(RangeCalls *self, void *at, size_t n) noexcept nogil
+        int (*protect)(RangeCalls *self, void *at, size_t n, int protection) noexcept nogil
+        int (*advise)(RangeCalls *self, void *at, size_t n, int advice) noexcept nogil
+        int (*punch)(RangeCalls *self, int fd, int64_t offset, int64_t n) noexcept nogil
+
+    RangeCalls range_calls_real
+
+    struct Range:
+        RangeCalls *calls
+        uint8_t *base
+        uint64_t size
+        int fd
+        int tight
+        uint64_t used_units
+        uint64_t backed_units
+        uint64_t idle_units
+        uint64_t collapsed
+        uint64_t populated
+        uint64_t kept
+
+    int range_open(Range *range, uint64_t size, int memfd)
+    void range_close(Range *range)
+    uint8_t *range_take(Range *range, uint64_t size, int kind, int huge)
+    void range_release(Range *range, void *piece, uint32_t units, int keep)
+    void range_split_huge(Range *range, void *chunk)
+    int range_thin(Range *range, void *at, size_t n)
+    int range_refill(Range *range, void *at, size_t n)
+    void range_purge(Range *range, int64_t now, int64_t before)
+
+
+# The addresses that a block pool takes its memory from; memrange.h states the rules.
+cdef class MemoryRange:
+    cdef Range range
+    cdef readonly bint memfd
+    cdef uint64_t _wanted
+
+    cdef uint8_t *take(self, uint64_t size, int kind, bint huge) noexcept
+    cdef void release(self, void *piece, uint32_t units, bint keep) noexcept
+    cdef void split_huge(self, void *chunk) noexcept
+    cdef int thin(self, void *at, size_t n) noexcept
+    cdef int refill(self, void *at, size_t n) noexcept
+    cdef void purge(self, int64_t now, int64_t before) noexcept
+
 # -- block_pool --
 
 
@@ -585,6 +651,7 @@ ctypedef struct Slabs:
     uint32_t cell
     uint32_t first          # offset of the first cell in a slab
     uint32_t spare_count
+    uint32_t kind           # UnitKind
     Slab *listed            # slabs with a free cell
     Slab *spare             # slabs without a used cell, kept for reuse
 
@@ -592,6 +659,7 @@ ctypedef struct Slabs:
 @cython.final
 cdef class BlockPool:
     """The memory of one worker: arenas, blocks and entries, and their usage."""
+    cdef readonly MemoryRange memory
     cdef Arena *partial[BLOCK_CLASSES]      # arenas with a free block, by class
     cdef Slabs entry_slabs
     cdef Slabs page_slabs
@@ -659,6 +727,7 @@ cdef class BlockPool:
     cdef void trim(self, int64_t now) noexcept
     cdef Arena *new_arena(self, int kind) except NULL
     cdef void thin_arena(self, Arena *arena) noexcept
+    cdef int refill_arena(self, Arena *arena) except -1
     cdef void list_arena(self, Arena *arena) noexcept
     cdef void unlist_arena(self, Arena *arena) noexcept
     cdef void keep_longer(self, Block *block) noexcept
@@ -666,7 +735,8 @@ cdef class BlockPool:
     cdef Slab *new_slab(self, Slabs *slabs) except NULL
     cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept
     cdef void put_aside(self, Slabs *slabs, Slab *slab) noexcept
-    cdef void unmap_spare(self, Slabs *slabs) noexcept
+    cdef void free_spare(self, Slabs *slabs) noexcept
+    cdef void free_slabs(self, Slabs *slabs) noexcept
     cdef void list_slab(self, Slabs *slabs, Slab *slab) noexcept
     cdef void unlist_slab(self, Slabs *slabs, Slab *slab) noexcept
 

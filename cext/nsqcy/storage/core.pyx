@@ -1,9 +1,10 @@
-# distutils: sources = cext/src/iothread.c cext/src/iocalls.c
+# distutils: sources = cext/src/iothread.c cext/src/iocalls.c cext/src/memrange.c
 # distutils: depends = cext/include/iothread.h cext/include/iocalls.h cext/include/segment.h
+# distutils: depends = cext/include/memrange.h
 """nsqcy.storage: one topic's log on disk, its records in memory, and the threads that do file I/O.
 
-io_faults is a separate module, because only tests use it. Each included file states its
-responsibilities.
+io_faults and memory_faults are separate modules, because only tests use them. Each included file
+states its responsibilities.
 """
 
 import os
@@ -29,10 +30,7 @@ from libc.stdlib cimport calloc, malloc, qsort, realloc
 from libc.string cimport memcpy, memmove, memset, strdup
 from posix.stat cimport struct_stat
 
-from nsqcy.base.core cimport (
-    FIRST_OF_SYNCS, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, histogram_add, histogram_facts,
-    madvise, map_memory, munmap,
-)
+from nsqcy.base.core cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
 
 from nsqcy.errors import NsqError
 from nsqcy.util import descriptors
@@ -40,6 +38,7 @@ from nsqcy.util import descriptors
 include "io.pyx"
 include "mirrored_io.pyx"
 include "disk_format.pyx"
+include "memory_range.pyx"
 include "block_pool.pyx"
 include "segment_files.pyx"
 include "log_writer.pyx"

@@ -373,13 +373,14 @@ cdef class RecordWindow:
         cdef Read *read
         if block.flags & LOADING or block.data != NULL or self.stalled:
             return 0
+        self.pool.keep_budget()
+        self.pool.give_memory(block, block.size)
         read = <Read *>malloc(sizeof(Read))
         if read == NULL:
+            self.pool.take_memory(block)
             raise MemoryError()
         read.window = <void *>self
         read.block = block
-        self.pool.keep_budget()
-        self.pool.give_memory(block, block.size)
         block.flags |= LOADING
         block.pins += 1
         Py_INCREF(self)

@@ -16,7 +16,8 @@ from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.core import SessionManager
 from nsqcy.server.core import BytesTransport, Publisher
-from nsqcy.storage.core import BlockPool, IoThread
+from nsqcy.storage.core import BlockPool, IoThread, MemoryRange
+from support.worker_core import MEMFD
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -39,7 +40,7 @@ class Worker:
     def __init__(self, path: Path, now: int, mem_queue_size: int) -> None:
         options = resolve(loader.load(NSQD, ["--msg-timeout=1h", "--max-msg-timeout=2h"]))
         self.now = now
-        self.pool = BlockPool(1 << 30)
+        self.pool = BlockPool(1 << 30, MemoryRange(memfd=MEMFD))
         self.io = IoThread()
         self.lines = Lines()
         scheduler = SchedulerState(

@@ -68,6 +68,7 @@ class CoreMachine(RuleBasedStateMachine):
         timeout=st.sampled_from([5, 900]),
         hold_new=st.sampled_from([0, 0, 1 << 62]),
         snapshot_budget=st.sampled_from([1, 4096]),
+        memfd=st.booleans(),
     )
     def begin(
         self,
@@ -77,6 +78,7 @@ class CoreMachine(RuleBasedStateMachine):
         timeout: int,
         hold_new: int,
         snapshot_budget: int,
+        memfd: bool,
     ) -> None:
         self.mem_queue_size = mem_queue_size
         self.max_msg_timeout = timeout * SECOND
@@ -87,6 +89,7 @@ class CoreMachine(RuleBasedStateMachine):
             "max_msg_timeout": self.max_msg_timeout,
             "hold_new": hold_new,
             "snapshot_budget": snapshot_budget,
+            "memfd": memfd,
             "percentiles": Percentiles(QUANTILES, 1 << 62),
             "log_options": {
                 "max_bytes_per_file": file_bytes,
