@@ -41,11 +41,13 @@ struct RangeCalls {
     int (*protect)(struct RangeCalls *self, void *at, size_t n, int protection);
     int (*advise)(struct RangeCalls *self, void *at, size_t n, int advice);
     int (*punch)(struct RangeCalls *self, int fd, int64_t offset, int64_t n);
+    int64_t (*seek)(struct RangeCalls *self, int fd, int64_t offset, int whence);
 };
 
 extern struct RangeCalls range_calls_real;
 
-/* What the table stores for the first unit of a piece; UNIT_MORE for its other units. */
+/* What the table stores for the first unit of a piece; UNIT_MORE for its other units. The first unit
+ * is written last and cleared first, so a process that dies at any instruction leaves whole pieces. */
 enum UnitKind {
     UNIT_FREE = 0,
     UNIT_TABLE = 1,
@@ -54,6 +56,13 @@ enum UnitKind {
     UNIT_PAGES = 4,
     UNIT_LARGE = 5,
     UNIT_ARENA = 16,                 /* + block class */
+    UNIT_KINDS = UNIT_ARENA + 7,
+};
+
+struct RangePiece {
+    uint64_t offset;
+    uint32_t units;
+    int kind;
 };
 
 /* Bookkeeping of a chunk, outside of the range. List links are chunk numbers; 0, which always
@@ -85,11 +94,18 @@ struct Range {
     uint64_t collapsed;              /* chunks filled with a huge page ... */
     uint64_t populated;              /* ... and pieces or parts of them with small pages */
     uint64_t kept;                   /* failed attempts to give back pages */
+    uint64_t damaged;                /* entries of the table that range_open could not adopt */
 };
 
-/* Maps `size` bytes (0: four times the machine's memory, or what the address space permits); a
- * multiple of RANGE_CHUNK. Returns 0, or -1 and sets errno. */
-int range_open(struct Range *range, uint64_t size, int memfd);
+/* Creates a sealed sparse memfd, which any process can open as a range. size: bytes, a multiple of
+ * RANGE_CHUNK; 0: four times the machine's memory, or what the address space permits. Returns the
+ * descriptor, or -1 and sets errno. */
+int range_create(struct RangeCalls *calls, uint64_t size);
+/* Reserves addresses. fd: -1 for anonymous memory, or a memfd, which then belongs to the range; its
+ * previous owner must be dead. Its pieces are used from then on; pages outside of them are given back or
+ * become idle, and damaged entries of the table become free. size: as for range_create; 0: the memfd's
+ * size. Returns 0, or -1 and sets errno; the memfd then still belongs to the caller. */
+int range_open(struct Range *range, uint64_t size, int fd);
 void range_close(struct Range *range);
 /* Takes contiguous units for a number of bytes, whose values are arbitrary. A piece of CHUNK_UNITS or
  * more begins with a chunk. Beyond the bytes, the last unit need not have pages. huge: a piece of one
@@ -101,6 +117,9 @@ uint8_t *range_take(struct Range *range, uint64_t size, int kind, int huge);
 /* Releases a whole piece. keep: its pages may be kept for a while, because a similar piece will soon
  * be taken. */
 void range_release(struct Range *range, void *piece, uint32_t units, int keep);
+/* Finds the next piece: offset is 0, or the end of a piece. Returns 0 if there is none. Reads nothing
+ * but the table. */
+int range_next(struct Range *range, uint64_t offset, struct RangePiece *piece);
 /* Gives back the pages of part of a piece, at multiples of 4 KiB. Returns -1 on failure. If the chunk
  * is a huge page of anonymous memory, it must first be split: the kernel would fill it again. */
 void range_split_huge(struct Range *range, void *chunk);

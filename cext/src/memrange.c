@@ -52,11 +52,18 @@ static int real_advise(struct RangeCalls *self, void *at, size_t n, int advice) 
 static int real_punch(struct RangeCalls *self, int fd, int64_t offset, int64_t n) {
     return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, n);
 }
+static int64_t real_seek(struct RangeCalls *self, int fd, int64_t offset, int whence) {
+    return lseek(fd, offset, whence);
+}
 
 struct RangeCalls range_calls_real = {
     real_create, real_resize, real_seal, real_close, real_map, real_unmap, real_protect,
-    real_advise, real_punch,
+    real_advise, real_punch, real_seek,
 };
+
+/* Stores before this precede those after it. A dead process's stores are all visible, so this need not
+ * restrain the processor. */
+#define KEEP_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
 #define CALL(range, call, ...) (range)->calls->call((range)->calls, __VA_ARGS__)
 
@@ -95,6 +102,11 @@ static uint32_t first_run(uint32_t bits) {
 
 static uint8_t *unit_address(struct Range *range, uint32_t chunk, uint32_t unit) {
     return range->base + (uint64_t)chunk * RANGE_CHUNK + unit * RANGE_UNIT;
+}
+
+static int is_used(struct Range *range, uint32_t unit) {
+    uint32_t chunk = unit / CHUNK_UNITS;
+    return chunk < range->chunks && range->at[chunk].used >> unit % CHUNK_UNITS & 1;
 }
 
 /* ---- lists ---- */
@@ -368,8 +380,18 @@ static int note_kinds(struct Range *range, uint32_t unit, uint32_t units, int ki
         range->table_bytes = end;
     }
     memset(range->base + unit + 1, UNIT_MORE, units - 1);
+    KEEP_ORDER();
     range->base[unit] = (uint8_t)kind;
+    KEEP_ORDER();
     return 0;
+}
+
+static void clear_kinds(struct Range *range, uint32_t unit, uint32_t units) {
+    KEEP_ORDER();
+    range->base[unit] = UNIT_FREE;
+    KEEP_ORDER();
+    memset(range->base + unit + 1, UNIT_FREE, units - 1);
+    KEEP_ORDER();
 }
 
 static void use_units(struct Range *range, uint32_t chunk, uint32_t units) {
@@ -491,7 +513,7 @@ uint8_t *range_take(struct Range *range, uint64_t size, int kind, int huge) {
 void range_release(struct Range *range, void *piece, uint32_t units, int keep) {
     uint32_t unit = (uint32_t)(((uint8_t *)piece - range->base) / RANGE_UNIT);
     uint32_t chunk = unit / CHUNK_UNITS;
-    memset(range->base + unit, UNIT_FREE, units);
+    clear_kinds(range, unit, units);
     if (units <= CHUNK_UNITS) {
         release_units(range, chunk, piece_mask(unit % CHUNK_UNITS, units), keep);
         return;
@@ -501,6 +523,24 @@ void range_release(struct Range *range, void *piece, uint32_t units, int keep) {
         release_units(range, chunk++, WHOLE_CHUNK, 0);
     if (units)
         release_units(range, chunk, piece_mask(0, units), 0);
+}
+
+int range_next(struct Range *range, uint64_t offset, struct RangePiece *piece) {
+    uint32_t unit = (uint32_t)(offset / RANGE_UNIT);
+    for (uint32_t chunk = unit / CHUNK_UNITS; chunk < range->chunks; unit = ++chunk * CHUNK_UNITS) {
+        uint32_t used = range->at[chunk].used & (WHOLE_CHUNK << unit % CHUNK_UNITS);
+        uint32_t units = 1;
+        if (!used)
+            continue;
+        unit = chunk * CHUNK_UNITS + (uint32_t)__builtin_ctz(used);
+        while (is_used(range, unit + units) && range->base[unit + units] == UNIT_MORE)
+            units++;
+        piece->offset = (uint64_t)unit * RANGE_UNIT;
+        piece->units = units;
+        piece->kind = range->base[unit];
+        return 1;
+    }
+    return 0;
 }
 
 void range_split_huge(struct Range *range, void *chunk) {
@@ -584,54 +624,236 @@ static uint8_t *reserve_less(struct Range *range, uint64_t *size) {
     return found;
 }
 
-/* Replaces the reserved addresses by a sparse memfd that nobody can resize. A core dump would fill
- * its holes, and therefore excludes it. */
-static int map_memfd(struct Range *range) {
-    range->fd = CALL(range, create, "nsqd-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (range->fd < 0 || CALL(range, resize, range->fd, (int64_t)range->size) < 0
-            || CALL(range, seal, range->fd, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+/* Reserves addresses of the usual size if `size` is 0, and sets it. */
+static uint8_t *reserve_wanted(struct Range *range, uint64_t *size) {
+    uint8_t *found;
+    if (*size)
+        return reserve(range, *size);
+    *size = usual_size();
+    found = reserve(range, *size);
+    return found ? found : reserve_less(range, size);
+}
+
+static int valid_size(uint64_t size) {
+    if (size >= 2 * RANGE_CHUNK && size % RANGE_CHUNK == 0 && size <= MAX_SIZE)
+        return 1;
+    errno = EINVAL;
+    return 0;
+}
+
+int range_create(struct RangeCalls *calls, uint64_t size) {
+    struct Range range = {.calls = calls};
+    int fd, error;
+    if (size && !valid_size(size))
         return -1;
+    if (!size) {
+        uint8_t *found = reserve_wanted(&range, &size);
+        if (!found)
+            return -1;
+        CALL(&range, unmap, found, size);
+    }
+    fd = CALL(&range, create, "nsqd-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -1;
+    if (CALL(&range, resize, fd, (int64_t)size) == 0
+            && CALL(&range, seal, fd, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
+        return fd;
+    error = errno;
+    CALL(&range, close, fd);
+    errno = error;
+    return -1;
+}
+
+/* Replaces the reserved addresses by the memfd. A core dump would fill its holes, and therefore
+ * excludes it. */
+static int map_memfd(struct Range *range) {
     if (CALL(range, map, range->base, range->size, PROT_READ | PROT_WRITE,
              MAP_SHARED | MAP_NORESERVE | MAP_FIXED, range->fd) == MAP_FAILED)
         return -1;
     return CALL(range, advise, range->base, range->size, MADV_DONTDUMP);
 }
 
-int range_open(struct Range *range, uint64_t size, int memfd) {
-    uint64_t wanted = size ? size : usual_size();
-    uint32_t table_chunks;
+/* ---- adoption ---- */
+
+struct Extent {
+    int64_t start, end;
+};
+
+/* Returns the offset of the first page (SEEK_DATA) or hole (SEEK_HOLE) at or after `offset`; the size
+ * of the memfd if there is none; or -1. */
+static int64_t seek_pages(struct Range *range, int64_t offset, int whence) {
+    int64_t found;
+    if (offset >= (int64_t)range->size)
+        return (int64_t)range->size;
+    found = CALL(range, seek, range->fd, offset, whence);
+    return found < 0 && errno == ENXIO ? (int64_t)range->size : found;
+}
+
+/* Returns the bytes of the table up to its last page, or -1. A read of a hole would allocate a page. */
+static int64_t written_table(struct Range *range) {
+    int64_t size = (int64_t)range->chunks * CHUNK_UNITS;
+    int64_t end = 0;
+    for (int64_t at = 0; at < size; ) {
+        at = seek_pages(range, at, SEEK_DATA);
+        if (at < 0)
+            return -1;
+        if (at >= size)
+            break;
+        at = end = seek_pages(range, at, SEEK_HOLE);
+        if (at < 0)
+            return -1;
+    }
+    return end < size ? end : size;
+}
+
+static int valid_piece(uint32_t unit, uint32_t units, int kind) {
+    uint32_t first = unit % CHUNK_UNITS;
+    if (kind == UNIT_ENTRIES || kind == UNIT_PAGES)
+        return units == 1;
+    if (kind >= UNIT_ARENA && kind < UNIT_KINDS)
+        return units == CHUNK_UNITS && first == 0;
+    return kind == UNIT_LARGE && (first == 0 || first + units <= CHUNK_UNITS);
+}
+
+/* Uses the pieces of the table. What is not a piece becomes free: damaged entries, and UNIT_MORE without
+ * a first unit, which a process leaves if it dies while it takes or releases a piece. */
+static void adopt_pieces(struct Range *range, uint32_t own, uint32_t end) {
+    uint32_t units;
+    for (uint32_t unit = 0; unit < end; unit += units) {
+        int kind = range->base[unit];
+        units = 1;
+        if (kind == UNIT_FREE)
+            continue;
+        if (kind != UNIT_MORE)
+            while (unit + units < end && range->base[unit + units] == UNIT_MORE)
+                units++;
+        if (unit == 0 && kind == UNIT_TABLE && units == own)
+            continue;
+        if (unit < own || !valid_piece(unit, units, kind)) {
+            range->damaged += kind != UNIT_MORE;
+            clear_kinds(range, unit, units);
+            continue;
+        }
+        for (uint32_t done = 0, n; done < units; done += n) {
+            uint32_t first = (unit + done) % CHUNK_UNITS;
+            n = units - done < CHUNK_UNITS - first ? units - done : CHUNK_UNITS - first;
+            use_units(range, (unit + done) / CHUNK_UNITS, piece_mask(first, n));
+        }
+    }
+}
+
+/* Returns the units that contain bytes of a part of a chunk. */
+static uint32_t units_between(uint32_t from, uint32_t to) {
+    uint32_t first = from / RANGE_UNIT;
+    return piece_mask(first, (to - 1) / RANGE_UNIT - first + 1);
+}
+
+/* Returns 1 if a chunk may be a huge page, 0 if not, or -1; sets the units that have pages. `seen` are
+ * the pages found last, so that calls for increasing chunks examine each page once. */
+static int find_pages(struct Range *range, uint32_t chunk, struct Extent *seen, uint32_t *units) {
+    int64_t start = (int64_t)chunk * RANGE_CHUNK, end = start + RANGE_CHUNK;
+    int whole = range->at[chunk].used == WHOLE_CHUNK;
+    *units = range->at[chunk].used;
+    for (int64_t at = start; at < end && !whole; at = seen->end) {
+        int64_t from, to;
+        if (seen->end <= at) {
+            seen->start = seek_pages(range, at, SEEK_DATA);
+            seen->end = seen->start < 0 ? -1 : seek_pages(range, seen->start, SEEK_HOLE);
+            if (seen->end < 0)
+                return -1;
+        }
+        if (seen->start >= end)
+            break;
+        from = (seen->start > start ? seen->start : start) - start;
+        to = (seen->end < end ? seen->end : end) - start;
+        whole = to - from == RANGE_CHUNK;
+        *units |= units_between((uint32_t)from, (uint32_t)to);
+    }
+    return whole;
+}
+
+/* Lists the chunks from `first` on. Pages of a free chunk are given back. Pages outside of the pieces of
+ * another chunk become idle, unless they are part of a huge page. */
+static int adopt_pages(struct Range *range, uint32_t first, uint32_t last) {
+    uint32_t run = first;
+    struct Extent seen = {0, 0};
+    for (uint32_t chunk = first; chunk < range->chunks; chunk++) {
+        struct RangeChunk *at = range->at + chunk;
+        uint32_t units;
+        int whole;
+        if (chunk > last && seen.start >= (int64_t)range->size)
+            break;
+        whole = find_pages(range, chunk, &seen, &units);
+        if (whole < 0)
+            return -1;
+        if (!at->used && units && discard_chunk(range, chunk) == 0)
+            units = 0;
+        if (!(at->used | units))
+            continue;
+        range->kept += !at->used;
+        set_backed(range, at, at->used | units);
+        set_idle(range, chunk, whole && at->used ? 0 : units & ~at->used);
+        list_split(range, chunk);
+        if (run < chunk)
+            list_run(range, run, chunk - run);
+        run = chunk + 1;
+    }
+    if (run < range->chunks)
+        list_run(range, run, range->chunks - run);
+    return 0;
+}
+
+/* Gives the table its own entries, and the range its free chunks. */
+static int set_up(struct Range *range) {
+    uint32_t own = (range->chunks * CHUNK_UNITS + RANGE_CHUNK - 1) / RANGE_CHUNK;
+    int64_t end = 0;
+    if (range->fd < 0 ? CALL(range, protect, range->base, (size_t)own * RANGE_CHUNK,
+                             PROT_READ | PROT_WRITE)
+                      : map_memfd(range))
+        return -1;
+    if (range->fd >= 0 && (end = written_table(range)) < 0)
+        return -1;
+    adopt_pieces(range, own * CHUNK_UNITS, (uint32_t)end);
+    if (note_kinds(range, 0, own * CHUNK_UNITS, UNIT_TABLE) < 0)
+        return -1;
+    for (uint32_t i = 0; i < own; i++) {
+        use_units(range, i, WHOLE_CHUNK);
+        set_backed(range, range->at + i, WHOLE_CHUNK);
+    }
+    if (range->fd >= 0)
+        return adopt_pages(range, own, (uint32_t)end / CHUNK_UNITS);
+    list_run(range, own, range->chunks - own);
+    return 0;
+}
+
+/* ---- opening and closing ---- */
+
+int range_open(struct Range *range, uint64_t size, int fd) {
+    int64_t found = fd < 0 ? (int64_t)size : CALL(range, seek, fd, 0, SEEK_END);
+    uint64_t wanted = (uint64_t)found;
     void *at;
     int error;
-    range->fd = -1;
-    if (wanted < 2 * RANGE_CHUNK || wanted % RANGE_CHUNK || wanted > MAX_SIZE) {
+    if (found < 0 || ((fd >= 0 || wanted) && !valid_size(wanted)))
+        return -1;
+    if (size && size != wanted) {
         errno = EINVAL;
         return -1;
     }
-    range->base = reserve(range, wanted);
-    if (!range->base && !size)
-        range->base = reserve_less(range, &wanted);
+    range->base = reserve_wanted(range, &wanted);
     if (!range->base)
         return -1;
+    range->fd = fd;
     range->size = wanted;
     range->chunks = (uint32_t)(wanted / RANGE_CHUNK);
     at = CALL(range, map, NULL, range->chunks * sizeof(struct RangeChunk), PROT_READ | PROT_WRITE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-    if (at == MAP_FAILED)
-        goto failed;
-    range->at = at;
-    table_chunks = (range->chunks * CHUNK_UNITS + RANGE_CHUNK - 1) / RANGE_CHUNK;
-    if (memfd ? map_memfd(range) : CALL(range, protect, range->base,
-                                        (size_t)table_chunks * RANGE_CHUNK, PROT_READ | PROT_WRITE))
-        goto failed;
-    if (note_kinds(range, 0, table_chunks * CHUNK_UNITS, UNIT_TABLE) < 0)
-        goto failed;
-    for (uint32_t i = 0; i < table_chunks; i++)
-        range->at[i].used = range->at[i].backed = WHOLE_CHUNK;
-    range->used_units = range->backed_units = table_chunks * CHUNK_UNITS;
-    list_run(range, table_chunks, range->chunks - table_chunks);
-    return 0;
-failed:
+    if (at != MAP_FAILED) {
+        range->at = at;
+        if (set_up(range) == 0)
+            return 0;
+    }
     error = errno;
+    range->fd = -1;
     range_close(range);
     errno = error;
     return -1;

@@ -589,6 +589,7 @@ cdef extern from "memrange.h" nogil:
         int (*protect)(RangeCalls *self, void *at, size_t n, int protection) noexcept nogil
         int (*advise)(RangeCalls *self, void *at, size_t n, int advice) noexcept nogil
         int (*punch)(RangeCalls *self, int fd, int64_t offset, int64_t n) noexcept nogil
+        int64_t (*seek)(RangeCalls *self, int fd, int64_t offset, int whence) noexcept nogil
 
     RangeCalls range_calls_real
 
@@ -604,12 +605,20 @@ cdef extern from "memrange.h" nogil:
         uint64_t collapsed
         uint64_t populated
         uint64_t kept
+        uint64_t damaged
 
-    int range_open(Range *range, uint64_t size, int memfd)
+    struct RangePiece:
+        uint64_t offset
+        uint32_t units
+        int kind
+
+    int range_create(RangeCalls *calls, uint64_t size)
+    int range_open(Range *range, uint64_t size, int fd)
     void range_close(Range *range)
     uint8_t *range_take(Range *range, uint64_t size, int kind, int huge)
     void range_release(Range *range, void *piece, uint32_t units, int keep)
     void range_split_huge(Range *range, void *chunk)
+    int range_next(Range *range, uint64_t offset, RangePiece *piece)
     int range_thin(Range *range, void *at, size_t n)
     int range_refill(Range *range, void *at, size_t n)
     void range_purge(Range *range, int64_t now, int64_t before)
@@ -620,6 +629,7 @@ cdef class MemoryRange:
     cdef Range range
     cdef readonly bint memfd
     cdef uint64_t _wanted
+    cdef int _fd            # given by the caller; -1: none
 
     cdef uint8_t *take(self, uint64_t size, int kind, bint huge) noexcept
     cdef void release(self, void *piece, uint32_t units, bint keep) noexcept

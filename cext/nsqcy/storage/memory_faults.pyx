@@ -33,11 +33,12 @@ cdef extern from *:
     void *MAP_FAILED
 
 cdef enum:
-    CALL_NAMES = 14
+    CALL_NAMES = 15
 
 _NAMES = (
     "create", "resize", "seal", "close", "map", "unmap", "protect", "punch",
     "collapse", "dontdump", "dontneed", "hugepage", "populate", "remove",
+    "seek",
 )
 
 
@@ -56,6 +57,7 @@ cdef enum MemoryCall:
     CALL_HUGEPAGE
     CALL_POPULATE
     CALL_REMOVE
+    CALL_SEEK
 
 
 cdef struct Faults:
@@ -166,6 +168,12 @@ cdef int fault_punch(RangeCalls *calls, int fd, int64_t offset, int64_t n) noexc
     return real_of(calls).punch(real_of(calls), fd, offset, n)
 
 
+cdef int64_t fault_seek(RangeCalls *calls, int fd, int64_t offset, int whence) noexcept nogil:
+    if strike(calls, CALL_SEEK) < 0:
+        return -1
+    return real_of(calls).seek(real_of(calls), fd, offset, whence)
+
+
 cdef class FaultyMemoryRange(MemoryRange):
     """A MemoryRange with faults; there are no faults until fault() is called.
 
@@ -187,6 +195,7 @@ cdef class FaultyMemoryRange(MemoryRange):
         self.faults.calls.protect = fault_protect
         self.faults.calls.advise = fault_advise
         self.faults.calls.punch = fault_punch
+        self.faults.calls.seek = fault_seek
         self.range.calls = &self.faults.calls
 
     def fault(self, str call, int error, int64_t nth=1, int64_t times=1):

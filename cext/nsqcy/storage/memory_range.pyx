@@ -6,29 +6,67 @@ cells.
 """
 
 
+def create_memory(uint64_t size=0):
+    """Create a sealed sparse memfd for a MemoryRange of any process; return its descriptor.
+
+    size: bytes, a multiple of 2 MiB; 0: more than the machine can ever use. Raises OSError.
+    """
+    cdef int fd = range_create(&range_calls_real, size)
+    if fd < 0:
+        raise memory_error(errno)
+    return fd
+
+
+cdef object memory_error(int error):
+    return OSError(error, f"cannot reserve addresses for messages: {os.strerror(error)}")
+
+
 cdef class MemoryRange:
     """Addresses for one block pool; open() reserves them."""
 
-    def __cinit__(self, uint64_t size=0, *, bint memfd=False):
+    def __cinit__(self, uint64_t size=0, *, bint memfd=False, int fd=-1):
         """size: bytes, a multiple of 2 MiB; 0: more than the machine can ever use.
 
         memfd: the memory is a sealed memfd, which another process can map; otherwise, it is
         anonymous memory.
+
+        fd: a descriptor from create_memory, which belongs to the range as soon as it is open. If a
+        process has used the memfd before, it must be dead. Its pieces are adopted: they are in use
+        until they are released.
         """
         self.range.calls = &range_calls_real
         self.range.fd = -1
-        self.memfd = memfd
+        self.memfd = memfd or fd >= 0
         self._wanted = size
+        self._fd = fd
 
     def __dealloc__(self):
         range_close(&self.range)
 
     def open(self):
         """Reserve the addresses, unless this is done already. Raises OSError."""
+        cdef int fd = self._fd
         cdef int error
-        if self.range.base == NULL and range_open(&self.range, self._wanted, self.memfd) < 0:
+        if self.range.base != NULL:
+            return
+        if self.memfd and fd < 0:
+            fd = range_create(self.range.calls, self._wanted)
+            if fd < 0:
+                raise memory_error(errno)
+        if range_open(&self.range, self._wanted, fd) < 0:
             error = errno
-            raise OSError(error, f"cannot reserve addresses for messages: {os.strerror(error)}")
+            if fd != self._fd:
+                self.range.calls.close(self.range.calls, fd)
+            raise memory_error(error)
+
+    def pieces(self):
+        """Yield the kind (enum UnitKind), offset and number of units of each piece, in the order of
+        offsets. The first one is the table."""
+        cdef RangePiece piece
+        cdef uint64_t offset = 0
+        while range_next(&self.range, offset, &piece):
+            yield piece.kind, piece.offset, piece.units
+            offset = piece.offset + piece.units * RANGE_UNIT
 
     def fileno(self):
         """Return the descriptor of the memfd, or -1."""
@@ -44,8 +82,8 @@ cdef class MemoryRange:
         self.range.tight = value
 
     def usage(self):
-        """Return the bytes of the range, of its pieces and of its pages, and how chunks were
-        filled."""
+        """Return the bytes of the range, of its pieces and of its pages, how chunks were filled,
+        and the number of damaged entries that were found in the table."""
         return {
             "size": self.range.size,
             "used": self.range.used_units * RANGE_UNIT,
@@ -54,6 +92,7 @@ cdef class MemoryRange:
             "collapsed": self.range.collapsed,
             "populated": self.range.populated,
             "kept": self.range.kept,
+            "damaged": self.range.damaged,
         }
 
     cdef uint8_t *take(self, uint64_t size, int kind, bint huge) noexcept:

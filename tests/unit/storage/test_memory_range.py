@@ -81,6 +81,13 @@ class Model:
         empty = "".join(" " if any(chunk) else "e" for chunk in chunks)
         return "e" * -(-units // UNITS) in empty
 
+    def listed(self) -> list[tuple[int, int, int]]:
+        """Return the expected kind, offset and length of all pieces."""
+        return [
+            (TABLE if number == 1 else LARGE, first * UNIT, units)
+            for number, (first, units) in sorted(self.pieces.items(), key=lambda item: item[1])
+        ]
+
     def table(self) -> bytes:
         """Return the expected table, if all pieces but the first are LARGE."""
         found = bytearray(len(self.units))
@@ -186,6 +193,26 @@ class RangeMachine(RuleBasedStateMachine):
         # A call that failed may have left pages in chunks that are free otherwise.
         self.memory.purge_now(self.now, NEVER_BEFORE)
         self.may_fail = False
+
+    @precondition(lambda self: self.memfd)
+    @rule()
+    def die(self) -> None:
+        """The process ends, and another one adopts the memory."""
+        before = self.memory.usage()
+        adopted = FaultyMemoryRange(fd=os.dup(self.memory.fileno()))
+        adopted.open()
+        assert list(adopted.pieces()) == list(self.memory.pieces()) == self.model.listed()
+        after = adopted.usage()
+        assert (after["size"], after["used"]) == (before["size"], before["used"])
+        assert after["damaged"] == 0
+        assert after["used"] + after["idle"] <= after["backed"]
+        if not self.may_fail:
+            assert after["backed"] <= before["backed"]
+        for number in self.model.pieces:
+            if number != 1:
+                assert all(adopted.bytes_at(at, 8) == text for at, text in self.content(number))
+        self.memory = adopted
+        self.now, self.may_fail = 0, False
 
     @rule()
     def be_tight(self) -> None:
@@ -365,6 +392,9 @@ def test_a_size_that_makes_no_sense(size: int) -> None:
         (True, "map", 2),  # the bookkeeping
         (True, "map", 3),  # the memfd
         (True, "dontdump", 1),
+        (True, "seek", 1),  # the size
+        (True, "seek", 2),  # the table
+        (True, "seek", 3),  # the pages
         (True, "populate", 1),  # the table
         (False, "map", 1),
         (False, "map", 2),
