@@ -631,6 +631,7 @@ cdef class MemoryRange:
     cdef uint64_t _wanted
     cdef int _fd            # given by the caller; -1: none
 
+    cdef bint next_piece(self, uint64_t offset, RangePiece *piece) noexcept
     cdef uint8_t *take(self, uint64_t size, int kind, bint huge) noexcept
     cdef void release(self, void *piece, uint32_t units, bint keep) noexcept
     cdef void split_huge(self, void *chunk) noexcept

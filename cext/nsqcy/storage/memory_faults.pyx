@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from nsqcy.storage.core cimport (
-    CHUNK_UNITS, RANGE_UNIT, UNIT_LARGE, MemoryRange, RangeCalls,
+    CHUNK_UNITS, RANGE_UNIT, UNIT_LARGE, UNIT_MORE, MemoryRange, RangeCalls, RangePiece,
 )
 
 cdef extern from *:
@@ -234,8 +234,29 @@ cdef class FaultyMemoryRange(MemoryRange):
             raise OSError(errno, "no piece")
         return piece - self.range.base
 
+    cdef uint8_t *at(self, int64_t offset, size_t n) except NULL:
+        """Return the address of bytes of a piece, or of any bytes of a memfd."""
+        cdef RangePiece piece
+        cdef uint64_t start = 0
+        if self.range.base == NULL or offset < 0 or n > self.range.size \
+                or <uint64_t>offset > self.range.size - n:
+            raise ValueError("beyond the range")
+        while not self.memfd:
+            if not self.next_piece(start, &piece) or piece.offset > <uint64_t>offset:
+                raise ValueError("not in a piece")
+            start = piece.offset + piece.units * <uint64_t>RANGE_UNIT
+            if <uint64_t>offset + n <= start:
+                break
+        return self.range.base + offset
+
     def release_now(self, int64_t offset, uint32_t units, bint keep=False):
         """Release a piece."""
+        cdef RangePiece piece
+        self.at(offset, 0)
+        if offset == 0 or not self.next_piece(<uint64_t>offset, &piece) \
+                or piece.offset != <uint64_t>offset or piece.units != units \
+                or piece.kind == UNIT_MORE:
+            raise ValueError("not a piece")
         self.release(self.range.base + offset, units, keep)
 
     def purge_now(self, int64_t now, int64_t before):
@@ -245,17 +266,18 @@ cdef class FaultyMemoryRange(MemoryRange):
     def thin_now(self, int64_t offset, size_t n):
         """Give back the pages of part of a piece; return 0, or -1 on failure."""
         cdef int64_t chunk = RANGE_UNIT * CHUNK_UNITS
+        cdef uint8_t *part = self.at(offset, n)
         self.split_huge(self.range.base + offset // chunk * chunk)
-        return self.thin(self.range.base + offset, n)
+        return self.thin(part, n)
 
     def refill_now(self, int64_t offset, size_t n):
         """Prepare a thinned part for writes; return 1 or 0, or -1 on failure (memrange.h)."""
-        return self.refill(self.range.base + offset, n)
+        return self.refill(self.at(offset, n), n)
 
     def bytes_at(self, int64_t offset, size_t n):
         """Return bytes of the range."""
-        return (self.range.base + offset)[:n]
+        return self.at(offset, n)[:n]
 
     def write(self, int64_t offset, bytes data):
         """Change bytes of the range."""
-        memcpy(self.range.base + offset, <const uint8_t *>data, len(data))
+        memcpy(self.at(offset, len(data)), <const uint8_t *>data, len(data))

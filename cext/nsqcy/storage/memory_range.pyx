@@ -41,7 +41,8 @@ cdef class MemoryRange:
         self._fd = fd
 
     def __dealloc__(self):
-        range_close(&self.range)
+        if self.range.calls != NULL:        # otherwise, the arguments were wrong
+            range_close(&self.range)
 
     def open(self):
         """Reserve the addresses, unless this is done already. Raises OSError."""
@@ -64,7 +65,7 @@ cdef class MemoryRange:
         offsets. The first one is the table."""
         cdef RangePiece piece
         cdef uint64_t offset = 0
-        while range_next(&self.range, offset, &piece):
+        while self.next_piece(offset, &piece):
             yield piece.kind, piece.offset, piece.units
             offset = piece.offset + piece.units * RANGE_UNIT
 
@@ -94,6 +95,9 @@ cdef class MemoryRange:
             "kept": self.range.kept,
             "damaged": self.range.damaged,
         }
+
+    cdef bint next_piece(self, uint64_t offset, RangePiece *piece) noexcept:
+        return range_next(&self.range, offset, piece)
 
     cdef uint8_t *take(self, uint64_t size, int kind, bint huge) noexcept:
         return range_take(&self.range, size, kind, huge)
