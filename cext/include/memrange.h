@@ -109,7 +109,8 @@ int range_open(struct Range *range, uint64_t size, int fd);
 void range_close(struct Range *range);
 /* Takes contiguous units for a number of bytes, whose values are arbitrary. A piece of CHUNK_UNITS or
  * more begins with a chunk. Beyond the bytes, the last unit need not have pages. huge: a piece of one
- * chunk gets a huge page in anonymous memory, too, as the whole chunks of longer pieces do. Returns NULL and sets errno to ENOMEM if there is no memory.
+ * chunk gets a huge page in anonymous memory, too, as the whole chunks of longer pieces do. Returns NULL
+ * and sets errno to ENOMEM if there is no memory.
  *
  * At the limit of its cgroup, a process that takes a small page may be killed, but a huge page is only
  * refused. Therefore, the owner of a memfd sets `tight` near the limit. */

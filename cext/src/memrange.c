@@ -675,7 +675,8 @@ static int map_memfd(struct Range *range) {
 
 /* ---- adoption ---- */
 
-struct Extent {
+/* Consecutive pages of a memfd. */
+struct PageRun {
     int64_t start, end;
 };
 
@@ -750,7 +751,7 @@ static uint32_t units_between(uint32_t from, uint32_t to) {
 
 /* Returns 1 if a chunk may be a huge page, 0 if not, or -1; sets the units that have pages. `seen` are
  * the pages found last, so that calls for increasing chunks examine each page once. */
-static int find_pages(struct Range *range, uint32_t chunk, struct Extent *seen, uint32_t *units) {
+static int find_pages(struct Range *range, uint32_t chunk, struct PageRun *seen, uint32_t *units) {
     int64_t start = (int64_t)chunk * RANGE_CHUNK, end = start + RANGE_CHUNK;
     int whole = range->at[chunk].used == WHOLE_CHUNK;
     *units = range->at[chunk].used;
@@ -776,7 +777,7 @@ static int find_pages(struct Range *range, uint32_t chunk, struct Extent *seen, 
  * another chunk become idle, unless they are part of a huge page. */
 static int adopt_pages(struct Range *range, uint32_t first, uint32_t last) {
     uint32_t run = first;
-    struct Extent seen = {0, 0};
+    struct PageRun seen = {0, 0};
     for (uint32_t chunk = first; chunk < range->chunks; chunk++) {
         struct RangeChunk *at = range->at + chunk;
         uint32_t units;
