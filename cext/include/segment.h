@@ -10,7 +10,6 @@
 
 #include "record.h"
 
-#define FORMAT_VERSION 1
 #define SEGMENT_HEADER 64
 #define SEGMENT_MAGIC 0x0047455359435153ull    /* "SQCYSEG\0" */
 #define FOOTER_MAGIC 0x00444E4559435153ull     /* "SQCYEND\0" */

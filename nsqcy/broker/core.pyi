@@ -55,9 +55,8 @@ class TopicHost:
 
 IDS_MAGIC: bytes
 
-IDS_VERSION: int
-
 def ids_head() -> bytes: ...
+def ids_number(content: bytes) -> int | None: ...
 
 class IdsFile:
     number: int

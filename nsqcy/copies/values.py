@@ -8,8 +8,8 @@ from nsqcy.copies.group import Group
 from nsqcy.copies.identity import Identity
 from nsqcy.copies.ports import Claim
 from nsqcy.copies.recall import Known, Statement
+from nsqcy.formats import REGISTRY
 
-FORMAT = 1
 DURABILITIES = ("memory", "os", "fsync")
 
 _GROUP: dict[str, type] = {
@@ -118,7 +118,7 @@ def known_as_json(known: Mapping[str, Known]) -> dict[str, Any]:
         group_id: {
             "generation": stamp[0],
             "revision": stamp[1],
-            "value": {"format": FORMAT, **_fields(group, _GROUP)},
+            "value": {"format": REGISTRY.number, **_fields(group, _GROUP)},
         }
         for group_id, (stamp, group) in known.items()
     }
@@ -128,7 +128,8 @@ def known_from_json(found: Mapping[str, Any]) -> dict[str, Known]:
     """Return the values that a node remembers. Raises InvalidValue."""
     known = {}
     for group_id, each in found.items():
-        fields = _checked({"format": FORMAT, **each} if isinstance(each, dict) else each, _KNOWN)
+        own = {"format": REGISTRY.number}  # only the value inside has a number
+        fields = _checked(own | each if isinstance(each, dict) else each, _KNOWN)
         group = _group(group_id, _checked(fields["value"], _GROUP))
         known[group_id] = Known((fields["generation"], fields["revision"]), group)
     return known
@@ -140,7 +141,7 @@ def _fields(value: Any, types: Mapping[str, type]) -> dict[str, Any]:
 
 
 def _encoded(fields: dict[str, Any]) -> bytes:
-    return json.dumps({"format": FORMAT, **fields}, separators=(",", ":")).encode()
+    return json.dumps({"format": REGISTRY.number, **fields}, separators=(",", ":")).encode()
 
 
 def _parsed(data: bytes) -> Any:
@@ -154,8 +155,8 @@ def _checked(value: Any, types: Mapping[str, type]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidValue("not a JSON object")
     # A newer version may add fields that a change by this version would remove.
-    if value.get("format") != FORMAT:
-        raise InvalidValue(f"format: expected {FORMAT}; all nodes must run compatible versions")
+    if not REGISTRY.reads(value.get("format")):
+        raise InvalidValue(REGISTRY.refusal(value.get("format")))
     for name, kind in types.items():
         if type(value.get(name)) is not kind:
             raise InvalidValue(f"{name}: missing, or not of type {kind.__name__}")

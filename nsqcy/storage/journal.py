@@ -12,7 +12,9 @@ from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
 
-VERSION = 1
+from nsqcy.formats import JOURNAL
+
+_VERSION = JOURNAL.number
 
 
 class JournalError(ValueError):
@@ -298,7 +300,7 @@ def _pack_epochs(state: TopicState) -> list[bytes]:
 
 def encode_snapshot(state: TopicState) -> bytes:
     """Return the journal's first entry."""
-    parts = [_HEAD.pack(Kind.SNAPSHOT, VERSION)]
+    parts = [_HEAD.pack(Kind.SNAPSHOT, _VERSION)]
     flags = (_PAUSED if state.paused else 0) | (_CLEAN if state.clean else 0)
     topic = _TOPIC.pack(state.log_id, state.next_seq, state.fanout_seq, flags, 0, 0)
     parts.extend(_section(_SECTION_TOPIC, topic))
@@ -392,7 +394,7 @@ def encode_delta(delta: Delta) -> bytes:
     if delta.kind == Kind.ENTRY_TRANSFERRED:
         name = delta.channel.encode("ascii")
         flags = _HAS_DELAY if delta.delayed else 0
-        head = _DELTA.pack(delta.kind, VERSION, flags, len(name), delta.value) + name
+        head = _DELTA.pack(delta.kind, _VERSION, flags, len(name), delta.value) + name
         if delta.entry is None or delta.run is None:
             return head
         return head + delta.entry.pack() + _pack_run(delta.run)
@@ -400,11 +402,11 @@ def encode_delta(delta: Delta) -> bytes:
     if cursor is not None:
         name = cursor.name.encode("ascii")
         flags = _DELETED if delta.deleted else 0
-        head = _DELTA.pack(delta.kind, VERSION, flags, len(name), cursor.seq)
+        head = _DELTA.pack(delta.kind, _VERSION, flags, len(name), cursor.seq)
         return head + name + _PLACE.pack(cursor.log_id, cursor.used)
     name = delta.channel.encode("ascii")
     flags = _PAUSED if delta.paused else 0
-    head = _DELTA.pack(delta.kind, VERSION, flags, len(name), delta.value)
+    head = _DELTA.pack(delta.kind, _VERSION, flags, len(name), delta.value)
     return head + name + (delta.entry.pack() if delta.entry else b"")
 
 
@@ -415,10 +417,8 @@ def _head(data: bytes) -> tuple[int, int]:
     if len(data) < _HEAD.size:
         raise JournalError("a journal entry is too short")
     kind, version = _HEAD.unpack_from(data)
-    if version > VERSION:
-        raise JournalError(
-            f"journal entry version {version} is newer than this nsqcy supports ({VERSION})"
-        )
+    if not JOURNAL.reads(version):
+        raise JournalError(JOURNAL.refusal(version))
     return kind, version
 
 

@@ -328,7 +328,7 @@ def test_a_file_of_a_later_nsqcy_is_left_alone(nsqd: Starter) -> None:
     file.write_bytes(b'{"version": 2}')
     daemon.launch()
     assert daemon.wait() == 1
-    assert "it was written by a newer nsqd" in daemon.log_text()
+    assert "format version 2 is newer than this nsqcy supports (1)" in daemon.log_text()
     assert file.read_bytes() == b'{"version": 2}'
 
 

@@ -13,6 +13,7 @@ FOOTER = struct.Struct("<QQQqqQQQ")
 RUN = struct.Struct("<QQQQIIqq")
 TRAILER = struct.Struct("<II8s")
 JOURNAL_HEADER = struct.Struct("<8sII16s")
+IDS_HEADER = 16
 DELAYED = 1
 COPY = 2
 DAMAGED = 0x8000
@@ -204,3 +205,13 @@ def stored(folder: Path) -> list[Taken]:
         records = data[SEGMENT_HEADER.size : end.data_end if end else len(data)]
         found += [taken(records[each.offset :][: each.length]) for each in walk(records)]
     return found
+
+
+def renumbered(content: bytes, header: int, number: int) -> bytes:
+    """Return a file with this version in its header, which has `header` bytes and a valid
+    checksum."""
+    changed = bytearray(content)
+    struct.pack_into("<II", changed, 8, number, 0)
+    covered = bytes(changed[: 12 if header == IDS_HEADER else header])
+    struct.pack_into("<I", changed, 12, crc32c(covered))
+    return bytes(changed)

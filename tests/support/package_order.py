@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 # cycles.
 ROWS = [
     "nsqcy commit errors names base logging metrics options util",
+    "formats",
     "cluster config copies ipc net storage",
     "channels etcd process",
     "broker",

@@ -32,6 +32,7 @@ from nsqcy.channels.core cimport (
     TOPIC_PAUSED, UNRESOLVED, Consumer, Discarded, InFlightList, Listing, PackedEntry, Packing,
     Timer, Transfer, TransferReason, add_counters, cursor_add_finished, cursor_passes, on_full_of,
 )
+from nsqcy.formats cimport FORMAT_IDS, FORMAT_LOG_BLOCK
 from nsqcy.storage.core cimport (
     DEFERRED, IN_WINDOW, LARGEST_BLOCK, LOADING, NEVER, RECORD_ADDRESSED, RECORD_COPY,
     RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES, RECORD_EXT_CHANNEL, RECORD_EXT_DELAY,
@@ -44,6 +45,7 @@ from nsqcy.storage.core cimport (
     record_produced, recover_ids, recover_log, size_tag, transfer_number,
 )
 
+from nsqcy import formats
 from nsqcy.base.core import DEFAULT_SOURCES, crc32c
 from nsqcy.broker import dead_letter_headers as dead_letters
 from nsqcy.broker.dead_letter_headers import BACKLOG as _BACKLOG

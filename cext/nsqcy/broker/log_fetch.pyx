@@ -46,7 +46,6 @@ cdef extern from "segment.h" nogil:
     uint32_t crc32c_of "crc32c"(uint32_t crc, const void *data, size_t n)
 
 cdef enum:
-    BLOCK_VERSION = 1
     BLOCK_HEADER = 64
     CHECKED_FROM = 16               # the checksum covers everything from this offset on
     BLOCK_DAMAGED = 1               # flag: some records are lost
@@ -352,7 +351,7 @@ cdef class Fetch(LogRead):
         header = <BlockHeader *>PyBytes_AS_STRING(self.block)
         memset(header, 0, BLOCK_HEADER)
         header.magic = BLOCK_MAGIC
-        header.version = BLOCK_VERSION
+        header.version = FORMAT_LOG_BLOCK
         memcpy(header.log_id, PyBytes_AS_STRING(self.log_id), 16)
         header.base_seq = self.first
         header.count = self.rows

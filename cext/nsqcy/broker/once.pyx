@@ -40,15 +40,24 @@ cdef extern from *:
     void prefetch(const void *at) nogil
 
 IDS_MAGIC = b"SQCYIDS\0"
-IDS_VERSION = 1
 _IDS_HEAD = Struct("<8sII")     # magic, version, crc of the bytes before
 _IDS_BATCH = Struct("<II")      # ids, crc of this number and the ids
 
 
 def ids_head():
     """Return the start of a file of ids."""
-    whole = IDS_MAGIC + IDS_VERSION.to_bytes(4, "little")
+    whole = IDS_MAGIC + FORMAT_IDS.to_bytes(4, "little")
     return whole + crc32c(whole).to_bytes(4, "little")
+
+
+def ids_number(bytes content not None):
+    """Return the number of the format in a file of ids; None if the start of the file is
+    damaged."""
+    if len(content) < _IDS_HEAD.size:
+        return None
+    magic, number, crc = _IDS_HEAD.unpack_from(content)
+    is_whole = magic == IDS_MAGIC and crc == crc32c(content[:_IDS_HEAD.size - 4])
+    return number if is_whole else None
 
 
 class IdsFile:

@@ -682,6 +682,9 @@ cdef class Recovery:
             + self.records_with(found, RUN_HAS_ONCE, state.ids_seq)))
         for number, size in state.ids_files:
             content = recover_ids(topic.log, number, size, False)
+            found_number = None if content is None else ids_number(content)
+            if found_number is not None:
+                formats.IDS.check(found_number, os.fsdecode(topic.log._ids_path(number)))
             if content is not None and topic.once.restore_file(
                     number, content, topic.scheduler.wall):
                 continue

@@ -24,6 +24,9 @@ from nsqcy.base.core cimport (
 )
 from nsqcy.base.core cimport load_le32, store_le32
 from nsqcy.base.core cimport NSQCY_DEBUG
+from nsqcy.formats cimport FORMAT_SHARED_MEMORY
+
+from nsqcy import formats
 
 include "quota.pyx"
 include "ring.pyx"

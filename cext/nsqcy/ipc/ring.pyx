@@ -41,7 +41,6 @@ cdef enum:
     QUOTAS_BYTES = 1048576        # bytes; enough for three thousand users
 
 cdef uint64_t MAGIC = 0x676E69727963716E    # "nqcyring"
-cdef uint32_t VERSION = 1
 
 cdef enum:
     MASK = RING_BYTES - 1
@@ -92,7 +91,7 @@ def format_shared(buffer, int workers):
                 <uint8_t *> view.buf + first + ring * (sizeof(RingHead) + RING_BYTES)))
         head = <SharedHead *> view.buf
         head.magic = MAGIC
-        head.version = VERSION
+        head.version = FORMAT_SHARED_MEMORY
         head.workers = workers
     finally:
         PyBuffer_Release(&view)
@@ -112,8 +111,9 @@ cdef class Shared:
         self.workers = workers
         if <size_t> self._view.len < size or <size_t> self._view.buf % 8:
             raise ValueError("the buffer is too small or not aligned")
-        if self._head.magic != MAGIC or self._head.version != VERSION:
+        if self._head.magic != MAGIC:
             raise ValueError("this is not nsqd's shared memory")
+        formats.SHARED_MEMORY.check(self._head.version, "the memory of the workers")
         if self._head.workers != <uint32_t> workers:
             raise ValueError(f"this is shared memory for {self._head.workers} workers")
 

@@ -31,6 +31,7 @@ from nsqcy.protocol.wire cimport (
 )
 from nsqcy.storage.core cimport Block, Record, RecordWindow, record_body
 
+from nsqcy import formats
 from nsqcy.broker import dead_letter_headers
 from nsqcy.broker.core import COLUMN_NAMES as _COLUMN_NAMES, UNKNOWN as _UNKNOWN
 from nsqcy.broker.named_cursors import MAX_CURSORS as _MAX_CURSORS, TooManyCursors

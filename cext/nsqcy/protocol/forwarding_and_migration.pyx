@@ -333,6 +333,7 @@ cdef class Forwarder(Authorizer):
             if isinstance(value, str):
                 facts[name] = value[:HELLO_TEXT]
         return json.dumps(facts | {
+            "format": formats.MESH.number,
             "remote_address": self.remote_address,
             "durability": self.durability,
             "connected_at": self.connected_at,

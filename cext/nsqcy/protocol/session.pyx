@@ -607,6 +607,7 @@ cdef class Session(TopicCommands):
         unsent = b"".join([
             data[i][:lengths[i]] for i in range(self.output.pieces(data, lengths, 64))])
         state = negotiated(self) | {
+            "format": formats.SESSION.number,
             "remote_address": self.remote_address,
             "connected_at": self.connected_at,
             "durability": self.durability,

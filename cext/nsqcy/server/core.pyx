@@ -44,6 +44,7 @@ from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, FrameScanner, Output
 from nsqcy.server.http_fastpath cimport Sink
 from nsqcy.storage.core cimport Record, record_body
 
+from nsqcy import formats
 from nsqcy.broker.core import UNKNOWN
 from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
 from nsqcy.config.durations import format_duration

@@ -576,11 +576,13 @@ cdef class FarEnd(StreamEnd):
 
 
 def accept_stream(SessionManager manager not None, Stream stream not None, bytes hello not None):
-    """Return the end for a stream that a client's session opened to this worker."""
+    """Return the end for a stream that a client's session opened to this worker. Raises
+    FormatError."""
     cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
     cdef FarEnd end = FarEnd.__new__(FarEnd)
     cdef Session session
     identity = json.loads(hello)
+    formats.MESH.check_fields(identity, "a stream from another worker")
     transport.stream = stream
     session = Session(manager, transport, identity["remote_address"])
     session.adopt_hello(identity)

@@ -31,7 +31,9 @@ from libc.string cimport memcpy, memmove, memset, strdup
 from posix.stat cimport struct_stat
 
 from nsqcy.base.core cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
+from nsqcy.formats cimport FORMAT_JOURNAL, FORMAT_SEGMENT
 
+from nsqcy import formats
 from nsqcy.errors import NsqError
 from nsqcy.util import descriptors
 

@@ -10,7 +10,6 @@ nsqcy/storage/journal.py owns the content of the journal.
 
 cdef extern from "segment.h" nogil:
     enum:
-        FORMAT_VERSION
         SEGMENT_HEADER
         SEGMENT_MAGIC
         FOOTER_MAGIC
@@ -69,10 +68,6 @@ cdef extern from "segment.h" nogil:
                                         const SegmentRun **runs)
 
 
-class FormatError(Exception):
-    """A file was written by a newer nsqcy version; the file is rejected and left unchanged."""
-
-
 _TOPIC = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 
 Footer = namedtuple(
@@ -102,15 +97,6 @@ cdef str damage_text(const Damage *damage):
     return DAMAGE_TEXTS[damage.kind].format(damage.bytes)
 
 
-cdef int check_version(str path, uint32_t version) except -1:
-    if version > FORMAT_VERSION:
-        raise FormatError(
-            f"{path}: format version {version} is newer than this nsqcy supports "
-            f"({FORMAT_VERSION}): run the version that wrote it, or a later one"
-        )
-    return 0
-
-
 cdef int journal_entry(uint8_t *at, bytes payload) except -1:
     cdef JournalEntry *entry = <JournalEntry *>at
     entry.length = <uint32_t>len(payload)
@@ -128,7 +114,7 @@ cdef uint8_t *journal_head(bytes log_id, uint64_t n, uint32_t crc) except NULL:
         raise MemoryError
     memset(header, 0, sizeof(JournalHeader))
     header.magic = JOURNAL_MAGIC
-    header.version = FORMAT_VERSION
+    header.version = FORMAT_JOURNAL
     memcpy(header.log_id, PyBytes_AS_STRING(log_id), 16)
     header.crc = journal_header_crc(header)
     entry.length = <uint32_t>n
@@ -149,7 +135,7 @@ def parse_journal(bytes data, str path="journal"):
     memcpy(&header, at, sizeof(JournalHeader))
     if header.magic != JOURNAL_MAGIC or header.crc != journal_header_crc(&header):
         return entries, None, 0
-    check_version(path, header.version)
+    formats.JOURNAL.check(header.version, path)
     log_id = header.log_id[:16]
     while offset < n:
         if n - offset < sizeof(JournalEntry):
@@ -163,6 +149,22 @@ def parse_journal(bytes data, str path="journal"):
         entries.append(data[offset:offset + entry.length])
         offset += entry.length
     return entries, log_id, None
+
+
+def segment_number(bytes data not None):
+    """Return the number of the format in the header of a segment; None if the header is damaged."""
+    if not is_segment_header(data):
+        return None
+    return (<const SegmentHeader *>PyBytes_AS_STRING(data)).version
+
+
+def journal_number(bytes data not None):
+    """Return the number of the format in the header of a journal; None if the header is damaged."""
+    cdef const JournalHeader *header = <const JournalHeader *>PyBytes_AS_STRING(data)
+    if (len(data) != sizeof(JournalHeader) or header.magic != JOURNAL_MAGIC
+            or header.crc != journal_header_crc(header)):
+        return None
+    return header.version
 
 
 def is_segment_header(bytes data):

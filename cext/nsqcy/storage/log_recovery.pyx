@@ -115,7 +115,7 @@ cdef bytes recover_header(Log log, int fd, uint64_t size, Segment *segment, Reco
         read_again(log, fd, path, 0, data)
         into.damages.append((os.fsdecode(path), 0, "damaged segment header"))
         return None
-    check_version(os.fsdecode(path), header.version)
+    formats.SEGMENT.check(header.version, os.fsdecode(path))
     log_id = <bytes>header.log_id[:16]
     memcpy(segment.log_id, header.log_id, 16)
     if into.log_id is None:

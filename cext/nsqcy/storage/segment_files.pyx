@@ -278,7 +278,7 @@ cdef class SegmentFiles:
             self._segment_free(segment)
             raise MemoryError
         header.magic = SEGMENT_MAGIC
-        header.version = FORMAT_VERSION
+        header.version = FORMAT_SEGMENT
         header.number = number
         header.first_seq = first_seq
         header.created = time.time_ns()

@@ -19,6 +19,7 @@ from nsqcy.base.core import crc32c
 from nsqcy.copies.fetching import Done, Outcome, Part
 from nsqcy.copies.messages import Extent, Fetch, Fetched
 from nsqcy.copies.ports import Unreadable
+from nsqcy.formats import FormatError
 from nsqcy.net.core import FrameData
 from nsqcy.nsqd.copies.file_list import (
     JOURNAL,
@@ -33,7 +34,6 @@ from nsqcy.nsqd.copies.file_table import HEADER, FileTable
 from nsqcy.nsqd.copies.mending import MAX_PART, Findings, Mender, Pace
 from nsqcy.storage.core import (
     FileHandle,
-    FormatError,
     IoThread,
     RunBytes,
     is_segment_header,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nsqcy.formats import FILE_LIST
 from nsqcy.storage.core import FileHandle, IoThread
 from nsqcy.storage.state_file import parse_object, signed
 from nsqcy.util.files import read_start
@@ -21,7 +22,6 @@ LIST = "files.list"
 SEGMENT = ".seg"
 """Suffix of a segment's name."""
 JOURNAL = "journal"
-FORMAT = 1
 SPARE = 1000  # maximum outdated lines before the list is rewritten
 
 
@@ -126,7 +126,7 @@ def read_list(root: Path) -> dict[str, int]:
     except FileNotFoundError:
         raise DamagedList(f"{LIST} is missing") from None
     if not content.startswith(_HEAD):
-        raise DamagedList(f"{LIST} does not begin with a list of format {FORMAT}")
+        raise DamagedList(f"{LIST} does not begin with a list of format {FILE_LIST.number}")
     sizes: dict[str, int] = {}
     lines = content.split(b"\n")
     for number, line in enumerate(lines[1:-1], 2):
@@ -157,7 +157,7 @@ def _line(fields: Mapping[str, Any]) -> bytes:
     return signed(json.dumps(fields).encode()) + b"\n"
 
 
-_HEAD = _line({"format": FORMAT})
+_HEAD = _line({"format": FILE_LIST.number})
 
 
 def _parsed(line: bytes) -> tuple[str, int | None]:

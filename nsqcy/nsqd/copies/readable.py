@@ -55,7 +55,7 @@ def _unreadable(folder: Path) -> OSError | None:
     """Return why the first unreadable file cannot be read."""
     path = folder
     try:
-        for path in _small_files(folder):
+        for path in small_files(folder):
             path.read_bytes()
     except FileNotFoundError:
         return None
@@ -64,7 +64,8 @@ def _unreadable(folder: Path) -> OSError | None:
     return None
 
 
-def _small_files(folder: Path) -> Iterator[Path]:
+def small_files(folder: Path) -> Iterator[Path]:
+    """Yield the paths of the copies' small files."""
     yield from folder.glob("*.json")
     yield from folder.glob(f"*/*/{FACTS}")
     yield from folder.glob(f"*/*/{LIST}")

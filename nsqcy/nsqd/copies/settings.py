@@ -21,6 +21,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.names import quote
 from nsqcy.net import listeners
 from nsqcy.nsqd.copies.copy_files import FOLDER
+from nsqcy.nsqd.copies.file_formats import numbers
 from nsqcy.nsqd.copies.node import machine_id
 from nsqcy.nsqd.copies.readable import await_readable
 from nsqcy.nsqd.copies.scrubber import PAUSE
@@ -54,6 +55,8 @@ def prepare(
     folder = Path(options.data_path) / FOLDER
     try:
         await_readable(folder, log, is_stopping)
+        for each, number, path in numbers(folder):
+            each.check(number, str(path))
         secrets = {
             "machine": machine_id(folder, log),
             "token": _read(options.copies_secret_file),

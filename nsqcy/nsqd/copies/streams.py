@@ -15,6 +15,7 @@ from gevent.event import Event
 from gevent.server import StreamServer
 
 from nsqcy.copies.messages import FromHolder, FromOwner, Write
+from nsqcy.formats import COPIES_STREAM
 from nsqcy.logging.types import Lines
 from nsqcy.names import host_port
 from nsqcy.net import listeners
@@ -22,7 +23,6 @@ from nsqcy.net.core import FrameData, FrameSocket
 from nsqcy.nsqd.copies.copy_files import Data, Piece
 from nsqcy.nsqd.copies.run_sink import RunSink
 from nsqcy.nsqd.copies.wire import (
-    LEVEL,
     MAX_FRAME,
     WRITE,
     WRITE_HEAD,
@@ -381,8 +381,8 @@ class Listener:
                 if not isinstance(greeting, Greeting):
                     raise WireError("the first message is not a greeting")
                 error = self._refusal(greeting)
-                if greeting.level != LEVEL:
-                    error = f"level {greeting.level} is not supported (allowed: {LEVEL})"
+                if not COPIES_STREAM.reads(greeting.level):
+                    error = COPIES_STREAM.refusal(greeting.level)
                 connection.sendall(encode(Welcome(error)))
         except (OSError, WireError):
             sock.close()

@@ -32,11 +32,10 @@ from nsqcy.copies.messages import (
     Truncate,
     Write,
 )
+from nsqcy.formats import COPIES_STREAM
 from nsqcy.net.core import FrameData
 from nsqcy.nsqd.copies.copy_files import Data
 
-LEVEL = 1
-"""Protocol version."""
 MAX_FRAME = 64 << 20  # maximum bytes; a list of all files may be long
 MAX_GREETING = 4096
 REASONS = ("epoch", "full", "failing", "leaving")
@@ -76,7 +75,7 @@ class Greeting:
     """Node of the holder."""
     group: str
     token: str = ""
-    level: int = LEVEL
+    level: int = COPIES_STREAM.number
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ from nsqcy.broker.core import Shard, Topic
 from nsqcy.channels.core import SchedulerState
 from nsqcy.config.policies import DURABILITIES, Policies
 from nsqcy.errors import StartError
+from nsqcy.formats import FormatError
 from nsqcy.logging import events
 from nsqcy.storage import journal
 from nsqcy.storage.core import (
     BlockPool,
     Footer,
-    FormatError,
     IoThread,
     Log,
     LogProbe,

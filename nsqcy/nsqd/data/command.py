@@ -26,10 +26,11 @@ from nsqcy.logging.logger import write
 from nsqcy.names import is_valid_name
 from nsqcy.nsqd.copies import completeness
 from nsqcy.nsqd.copies.copy_files import FOLDER
-from nsqcy.nsqd.data import audit_report
+from nsqcy.nsqd.data import audit_report, found_formats
 from nsqcy.nsqd.data.audit import Audit, TopicFound
 from nsqcy.nsqd.data.diskqueue import MARK, Damage, Queue, QueueReader, find_queues
 from nsqcy.nsqd.data.exporter import Export
+from nsqcy.nsqd.data.found_formats import FormatsFound
 from nsqcy.nsqd.data.importer import ASIDE, DONE, TMP, Importer, is_needed
 from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.master import metadata, metadata_changes, policy_file
@@ -226,12 +227,15 @@ class Found:
     queues: list[QueueFound] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    formats: FormatsFound = field(default_factory=FormatsFound)
     refused: str | None = None  # why nsqd would refuse to start
     unreadable: int = 0  # number of unreadable parts
 
     @property
     def exit_code(self) -> int:
         if self.refused is not None or any(each.refused for each in self.topics):
+            return 2
+        if self.formats.unsupported:
             return 2
         return 0 if not self.unreadable and all(each.clean for each in self.topics) else 1
 
@@ -285,8 +289,21 @@ class Check:
                 self._damage(text)
         finally:
             io.close()
+        self._check_formats()
         self._lines.info(f"{self._data_path}: unreadable parts: {found.unreadable}")
         return found
+
+    def _check_formats(self) -> None:
+        """Report the formats, and the versions of nsqcy that read them."""
+        found = self._found
+        found.formats = found_formats.find(self._data_path)
+        refusals = [found.refused, *(each.refused for each in found.topics)]
+        reported = "\n".join(each for each in refusals if each is not None)
+        for text in found.formats.unsupported:
+            if text not in reported:
+                self._lines.error(text)
+        for line in found_formats.lines(found.formats):
+            self._lines.info(line)
 
     def _look_around(self) -> None:
         """Report files in the data path that are neither topics nor NSQ queues."""

@@ -16,6 +16,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from nsqcy.errors import StartError
+from nsqcy.formats import FormatError
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.data.diskqueue import QueueWriter
 from nsqcy.nsqd.data.importer import is_needed
@@ -23,7 +24,6 @@ from nsqcy.nsqd.known_topics import KnownTopics
 from nsqcy.nsqd.master import metadata
 from nsqcy.storage import journal
 from nsqcy.storage.core import (
-    FormatError,
     IoThread,
     Log,
     LogProbe,

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterable
 from struct import Struct
 
+from nsqcy import formats
 from nsqcy.errors import DATED, StartError, Stop
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_ephemeral
@@ -247,7 +248,8 @@ class Importer:
 
     def _commit(self, queues: list[Queue]) -> None:
         names = [name for queue in queues for name in queue.names]
-        manifest = {"version": 1, "aside": self._new_name(), "files": sorted(names)}
+        number = formats.MANIFEST.number
+        manifest = {"version": number, "aside": self._new_name(), "files": sorted(names)}
         path = self._path(TMP, MANIFEST)
         with open(path, "w", opener=_private) as file:
             json.dump(manifest, file)
@@ -267,7 +269,7 @@ class Importer:
 
 def finish(data_path: str, lines: Lines) -> None:
     """Complete a committed import: move the topics in and the originals out. Does nothing if there
-    is none."""
+    is none. Raises FormatError."""
     done = os.path.join(data_path, DONE)
     if not os.path.isdir(done):
         return
@@ -275,6 +277,7 @@ def finish(data_path: str, lines: Lines) -> None:
     if os.path.exists(path):
         with open(path) as file:
             manifest = json.load(file)
+        formats.MANIFEST.check(manifest.get("version"), path)
         _move_topics(done, data_path)
         _move_originals(data_path, manifest["aside"], manifest["files"])
         lines.info(f"import: NSQ's files are kept in {os.path.join(data_path, manifest['aside'])}")

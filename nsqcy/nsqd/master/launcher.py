@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from nsqcy import formats
 from nsqcy.ipc.core import Shared, format_shared, map_size
 from nsqcy.process import ancillary, spawn
 
@@ -90,6 +91,7 @@ class Launcher:
             "memory": self._memory,
         }
         boot = {
+            "formats": formats.numbers_in_use(),
             "worker": worker,
             "workers": self.workers,
             "generation": self.shared.view(worker).generation,

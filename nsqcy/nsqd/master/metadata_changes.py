@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from nsqcy.formats import CHANGES
 from nsqcy.nsqd.known_topics import Change, to_json
 from nsqcy.storage import state_file
 from nsqcy.storage.state_file import PREVIOUS, Fault
@@ -20,7 +21,6 @@ from nsqcy.util.slices import Slices
 FILE = "nsqd.dat.changes"
 SLICE = 100
 """Changes to encode in one turn of the hub: less than 1 ms of work."""
-_VERSION = 1
 _CHECKSUM = b',"checksum":'
 
 
@@ -86,7 +86,7 @@ class ChangeLog:
 
 
 def _head(follows: int, before: int) -> bytes:
-    head = {"version": _VERSION, "follows": f"{follows:08x}", "before": f"{before:08x}"}
+    head = {"version": CHANGES.number, "follows": f"{follows:08x}", "before": f"{before:08x}"}
     return state_file.signed(to_json(head)) + b"\n"
 
 
@@ -123,7 +123,8 @@ def _read(
         try:
             found = _parse(line)
             if number == 0:
-                if found["version"] != _VERSION or not wanted & found.items():
+                CHANGES.check(found["version"], str(path))
+                if not wanted & found.items():
                     return
             else:
                 changes.append(_change(found))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nsqcy.config.policies import Version, shown
-from nsqcy.errors import StartError
+from nsqcy.formats import POLICIES, FormatError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import is_valid_name
@@ -23,7 +23,6 @@ from nsqcy.storage import state_file
 from nsqcy.storage.state_file import Found, StateFile
 
 FILE = "policies.json"
-VERSION = 1
 MISSING = Version()
 UNNAMED = Version("", 1)
 """File of an earlier nsqd."""
@@ -93,7 +92,7 @@ class SavedPolicies:
         """Write the file to disk; after a crash, either the old or the new file exists. Raises
         OSError."""
         file, revision = self.version
-        content = {"version": VERSION, "id": file, "revision": revision, "set": self._said}
+        content = {"version": POLICIES.number, "id": file, "revision": revision, "set": self._said}
         text = json.dumps(content, indent=1) + "\n"
         StateFile(self._data_path, FILE).write(state_file.signed(text.encode()))
 
@@ -108,7 +107,7 @@ class SavedPolicies:
 
 def load(data_path: str, lines: Lines) -> SavedPolicies:
     """Read the newest intact version of the file, and move other versions away; empty if there is
-    none. Raises StartError."""
+    none. Raises FormatError."""
     file = StateFile(data_path, FILE)
     found = _look(file, data_path)
     state_file.report(found, lines)
@@ -124,7 +123,7 @@ def load(data_path: str, lines: Lines) -> SavedPolicies:
 
 
 def look(data_path: str) -> Found[SavedPolicies]:
-    """Read the file without changing it. Raises StartError if a newer version wrote it."""
+    """Read the file without changing it. Raises FormatError."""
     return _look(StateFile(data_path, FILE), data_path)
 
 
@@ -133,19 +132,15 @@ def _look(file: StateFile, data_path: str) -> Found[SavedPolicies]:
 
 
 def _parse(data_path: str, path: str, content: bytes) -> SavedPolicies:
-    """Parse the content. Raises ValueError if it is not in nsqd's format, and StartError if a later
-    version wrote it."""
+    """Parse the content. Raises ValueError if it is not in nsqd's format. Raises FormatError."""
     try:
         found = json.loads(content.decode())
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(found, dict) or not isinstance(found.get("version"), int):
+    if not isinstance(found, dict) or type(found.get("version")) is not int:
         raise ValueError("it has no version")
-    if found["version"] > VERSION:
-        raise StartError(
-            f"failed to load policies - {path} has version {found['version']}, but this nsqd "
-            f"reads version {VERSION}: it was written by a newer nsqd"
-        )
+    if not POLICIES.reads(found["version"]):
+        raise FormatError(f"failed to load policies - {path}: {POLICIES.refusal(found['version'])}")
     said = found.get("set")
     if not isinstance(said, dict):
         raise ValueError("it has no policies")

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import gevent
 from gevent.event import AsyncResult
 
+from nsqcy import formats
 from nsqcy.errors import StartError
 from nsqcy.ipc.core import Shared
 from nsqcy.logging import events
@@ -108,6 +109,7 @@ class Worker:
     """The control channel's handler, and the order of startup and shutdown."""
 
     def __init__(self, data: dict[str, Any], lines: log.Log) -> None:
+        formats.check_numbers_in_use(data.get("formats"))
         fds = data["fds"]
         for fd in (*fds.values(), *data["wake"]):
             os.set_inheritable(fd, False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import gevent
 
+from nsqcy.formats import SESSION, FormatError
 from nsqcy.nsqd.process_messages.to_worker import AdoptSession
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, is_unreachable
@@ -36,10 +37,14 @@ class SessionMigration:
 
     def adopt(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:
         """Adopt a session from another worker. Raises OSError if only the reserve of descriptors is
-        left."""
-        if descriptors.is_reserved(fd):
+        left, and FormatError if this worker does not read the session's format."""
+        try:
+            if descriptors.is_reserved(fd):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            SESSION.check_fields(state, "a session from another worker")
+        except (FormatError, OSError):
             os.close(fd)
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise
         self._loop.enter()
         accept_migration(self._loop, fd, state, unread, unsent)
 

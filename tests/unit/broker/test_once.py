@@ -11,10 +11,11 @@ import pytest
 
 from nsqcy.base.core import headers_from_text
 from nsqcy.config.policies import Policies, TopicPolicy
+from nsqcy.formats import FormatError
 from nsqcy.server.core import Publisher
 from nsqcy.storage.core import MirroredIo
 from nsqcy.testing.wire_client import sized
-from support.disk_format import stored
+from support.disk_format import IDS_HEADER, renumbered, stored
 from support.header_client import HeaderClient
 from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
@@ -247,6 +248,22 @@ def test_turning_it_off_forgets(make: Make) -> None:
     )
     assert client.publish("t", body(1)) == OK
     assert (depth(core), duplicates(core)) == (3, 0)
+
+
+def test_a_newer_file_is_refused(make: Make) -> None:
+    core = make()
+    core.create("t").channel("c")
+    assert core.client().publish("t", body(1)) == OK
+    core.advance(3 * SECOND)
+    copy = core.copied()
+    (path,) = (copy / "t.topic").glob("*.ids")
+    content = renumbered(path.read_bytes(), IDS_HEADER, 2)
+    path.write_bytes(content)
+    found = make(copy)
+    text = r"\.ids: ids format version 2 is newer than this nsqcy supports \(1\)"
+    with pytest.raises(FormatError, match=text):
+        found.load_all()
+    assert path.read_bytes() == content
 
 
 # ---- answered as the first is ----

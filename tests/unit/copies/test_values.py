@@ -61,7 +61,7 @@ def test_a_claim_survives(nonce: str, epoch: int, records: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"format": 2}, "format: expected 1"),
+        ({"format": 2}, r"registry format version 2 is newer than this nsqcy supports \(1\)"),
         ({"epoch": "3"}, "epoch: missing, or not of type int"),
         ({"epoch": True}, "epoch: missing, or not of type int"),
         ({"epoch": 0}, "epoch: expected at least 1"),

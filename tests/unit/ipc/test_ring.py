@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from nsqcy.formats import FormatError
 from nsqcy.ipc import core as ipc_core
 from nsqcy.ipc.core import Shared, format_shared, map_size, page_size, quotas_offset, ring_offset
 from support.c_functions import function
@@ -359,6 +360,12 @@ def test_foreign_memory_is_refused():
         Shared(good, 1)
     with pytest.raises(ValueError, match="too small"):
         Shared(good, 3)
+    newer = mmap.mmap(-1, map_size(2))
+    format_shared(newer, 2)
+    newer[8] = 2
+    text = r"shared memory format version 2 is newer than this nsqcy supports \(1\): restart nsqd"
+    with pytest.raises(FormatError, match=text):
+        Shared(newer, 2)
     for workers in (0, 65):
         with pytest.raises(ValueError, match="workers must be"):
             map_size(workers)

@@ -1,5 +1,6 @@
 """Settings for copies: the checks at startup, and the settings that the workers receive."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ from OpenSSL import SSL
 
 from nsqcy.config import loader
 from nsqcy.errors import StartError, Stop
+from nsqcy.formats import FormatError
 from nsqcy.nsqd.copies.node import machine_id
 from nsqcy.nsqd.copies.settings import etcd, prepare, settings
 from nsqcy.nsqd.options import NSQD, NsqdOptions, policies, resolve
+from nsqcy.storage import state_file
 from nsqcy.testing import certificates
 from nsqcy.testing.encoded_connection import saved
 from support.gevent_hub import Lines
@@ -69,6 +72,30 @@ def test_the_id_of_the_machine_stays(tmp_path: Path) -> None:
         (root / name).write_text("{")
     with pytest.raises(StartError, match="is damaged"):
         machine_id(root, lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "text"),
+    [
+        ("machine.json", {"id": "m"}, "machine"),
+        ("node.0.json", {"processes": []}, "node"),
+        ("0/0f1e2d3c4b5a6978/copy.json", {"whole": True}, "copy"),
+        ("0/0f1e2d3c4b5a6978/files.list", {}, "file list"),
+    ],
+)
+def test_a_newer_file_ends_the_start(
+    tmp_path: Path, name: str, fields: dict[str, Any], text: str
+) -> None:
+    path = tmp_path / "copies" / name
+    path.parent.mkdir(parents=True)
+    content = state_file.signed(json.dumps(fields | {"format": 2}).encode()) + b"\n"
+    path.write_bytes(content)
+    with pytest.raises(FormatError) as caught:
+        prepare(options(tmp_path), Lines())
+    refusal = f"{path}: {text} format version 2 is newer than this nsqcy supports (1): run"
+    assert str(caught.value).startswith(refusal)
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [path]
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,12 @@ def test_another_cas_certificate_is_refused(
     with pytest.raises(OSError, match=r"UNKNOWN_CA|unknown ca"):
         connect(("127.0.0.1", encrypted.port), GREETING, terms.client_tls)
     assert accepted == []
+
+
+def test_another_level_is_refused(listener: Listener) -> None:
+    text = r"copies stream format version 2 is newer than this nsqcy supports \(1\)"
+    with pytest.raises(ConnectionError, match=text):
+        connect(("127.0.0.1", listener.port), replace(GREETING, level=2), None)
 
 
 def test_connections_without_a_greeting_have_a_limit(listener: Listener) -> None:

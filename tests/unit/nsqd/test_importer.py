@@ -289,6 +289,15 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
         run(tmp_path)
 
 
+def test_a_manifest_of_a_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / importer.DONE / importer.MANIFEST
+    (tmp_path / importer.DONE / "t.topic").mkdir(parents=True)
+    path.write_text('{"version": 2, "aside": "imported-go-x", "files": []}')
+    with pytest.raises(StartError, match=f"{path}: import manifest format version 2 is newer"):
+        run(tmp_path)
+    assert (tmp_path / importer.DONE / "t.topic").is_dir()
+
+
 def test_names_nobody_has(tmp_path: Path) -> None:
     write_queue(tmp_path, "no name", messages(0, 2))
     write_queue(tmp_path, "t:no name", messages(0, 2))

@@ -695,6 +695,22 @@ def test_a_damaged_line_costs_that_line(tmp_path, resting):
         assert "1 of 4 lines cannot be read; nsqd uses the intact changes" in logged[0]
 
 
+def test_changes_of_a_newer_version_are_refused(tmp_path, resting):
+    known_topics = known_topics_of(t=[])
+    store = started(tmp_path, known_topics)
+    known_topics.create_topic("u")
+    store.catch_up()
+    file = tmp_path / "nsqd.dat.changes"
+    head, rest = file.read_bytes().split(b"\n", 1)
+    newer = metadata_changes.state_file.parse_object(head) | {"version": 2}
+    signed = metadata_changes.state_file.signed(json.dumps(newer).encode())
+    file.write_bytes(signed + b"\n" + rest)
+    text = r"changes: nsqd\.dat\.changes format version 2 is newer than this nsqcy supports \(1\)"
+    with pytest.raises(StartError, match=text):
+        loaded(tmp_path)
+    assert file.read_bytes() == signed + b"\n" + rest
+
+
 def test_changes_belong_to_one_version_of_the_file(tmp_path, resting):
     """Content that NSQ or a user wrote counts without them, and so does a restored version."""
     known_topics = known_topics_of(t=[], u=[])

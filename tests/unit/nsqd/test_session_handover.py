@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nsqcy.formats import FormatError
 from nsqcy.nsqd.process_messages.to_worker import AdoptSession
 from nsqcy.nsqd.worker.session_handover import SessionMigration
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
@@ -67,6 +68,18 @@ def test_nobody_executes_twice_what_a_session_brings_along(
         os.close(ours)
         os.close(theirs)
     assert session.fate == fate
+
+
+def test_a_session_in_another_format_is_refused() -> None:
+    """The session goes on where it is."""
+    ours, theirs = os.pipe()
+    nothing: Any = None
+    text = r"session format version 2 is newer than this nsqcy supports \(1\): restart nsqd"
+    with pytest.raises(FormatError, match=text):
+        SessionMigration(nothing, nothing).adopt(ours, {"format": 2}, b"", b"")
+    os.close(theirs)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(ours)
 
 
 def test_a_worker_with_only_its_reserve_left_adopts_no_session(

@@ -1,8 +1,13 @@
 """Sessions whose topic belongs to another worker: when they migrate there, and how they use
 streams. Producers whose topic is local: when they migrate away."""
 
+import json
+
 import pytest
 
+from nsqcy.formats import FormatError
+from nsqcy.server.core import accept_stream
+from support import two_workers
 from support.two_workers import HOME, OWNER, Near, Streams
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, mpub
 
@@ -346,3 +351,17 @@ def test_pipelined_publishes_are_answered_one_by_one(near):
     client.send((b"PUB t\n\0\0\0\1x") * 500)
     near.settle()
     assert [client.answer() for _ in range(501)] == [OK] * 500 + [None]
+
+
+def test_a_stream_in_another_format_is_refused(near, monkeypatch):
+    def accept(manager, stream, hello):
+        newer = json.dumps(json.loads(hello) | {"format": 2}).encode()
+        with pytest.raises(FormatError, match="mesh format version 2 is newer than this nsqcy"):
+            accept_stream(manager, stream, newer)
+        refused.append(newer)
+        return accept_stream(manager, stream, hello)
+
+    refused = []
+    monkeypatch.setattr(two_workers, "accept_stream", accept)
+    publish(near.client(), 1)
+    assert len(refused) == 1

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nsqcy.formats import FormatError
 from nsqcy.storage.core import (
-    FormatError,
     Log,
     LogProbe,
     RunHandle,
