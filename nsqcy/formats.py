@@ -64,10 +64,10 @@ class Format(NamedTuple):
         if not self.reads(number):
             raise FormatError(f"{source}: {self.refusal(number)}")
 
-    def check_fields(self, found: Mapping[str, object], source: str) -> None:
-        """Raise FormatError if this version does not read the number in the key "format", which
-        may be missing if the number is implied."""
-        self.check(found.get("format", 1 if self.is_implied else None), source)
+    def check_fields(self, found: Mapping[str, object], source: str, key: str = "format") -> None:
+        """Raise FormatError if this version does not read the number under a key, which may be
+        missing if the number is implied."""
+        self.check(found.get(key, 1 if self.is_implied else None), source)
 
     def refusal(self, number: object) -> str:
         """Return the reason why this version does not read a number, and what to do."""
@@ -158,4 +158,4 @@ def check_numbers_in_use(found: object) -> None:
     numbers = found if isinstance(found, dict) else {}
     for each in FORMATS:
         if each.place is Place.PROCESSES:
-            each.check(numbers.get(each.name), "the master")
+            each.check_fields(numbers, "the master", each.name)

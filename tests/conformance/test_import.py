@@ -523,6 +523,8 @@ def test_check_reads_both_formats(tmp_path: Path) -> None:
     assert command("import", str(ours)).returncode == 0
     done = command("check", str(ours))
     assert done.returncode == 0 and "t: 110 records" in done.stdout, done.stderr
+    assert "formats: journal 1, segment 1\n" in done.stdout
+    assert "versions that read these formats: 0.1.0\n" in done.stdout
     (segment,) = (ours / "t.topic").glob("*.seg")
     content = bytearray(segment.read_bytes())
     at = content.index(b"<000050>")

@@ -6,10 +6,10 @@ requires it. Earlier generations stay as long as this version reads their format
 contains:
 
 - `numbers.json`: the number of each format at the time of writing;
-- `stopped`, `killed`: data paths, as a clean exit and as SIGKILL leave them, with a hex dump of each
-  file, which a review can read;
+- `stopped`, `killed`: data paths, as a clean exit and as SIGKILL leave them; each file is a hex
+  dump, which a review can read;
 - `expected.json`: what consumers receive from these data paths;
-- `exchanged.json`: what is sent between processes, machines and clients, in hex;
+- `exchanged.json`: what is sent between processes, machines and clients;
 - `journal.txt`: a hex dump of the entries of a journal with every section and every delta.
 """
 
@@ -34,15 +34,7 @@ from nsqcy.copies.group import Group
 from nsqcy.copies.recall import Known
 from nsqcy.copies.values import encode_group
 from nsqcy.formats import FORMATS
-from nsqcy.ipc.core import (
-    Stream,
-    StreamEnd,
-    format_shared,
-    map_size,
-    page_size,
-    quotas_offset,
-    ring_offset,
-)
+from nsqcy.ipc.core import format_shared, map_size, page_size, quotas_offset, ring_offset
 from nsqcy.nsqd.copies.copy_files import CopyFiles, Data
 from nsqcy.nsqd.copies.node import Node, machine_id
 from nsqcy.nsqd.copies.wire import Greeting, Welcome, encode
@@ -51,17 +43,17 @@ from nsqcy.nsqd.master import metadata, metadata_changes
 from nsqcy.nsqd.master.metadata_changes import ChangeLog
 from nsqcy.nsqd.master.policy_file import SavedPolicies
 from nsqcy.process import control, handoff
-from nsqcy.server.core import accept_stream
 from nsqcy.storage import journal
 from nsqcy.storage.core import IoThread
 from support.header_client import HeaderClient, whole
 from support.log_columns import ALL
-from support.two_workers import Near
+from support.two_workers import HOME, OWNER, Near
 from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
 FOLDER = Path(__file__).parents[1] / "golden" / "formats"
 LIVES = ("stopped", "killed")
 DUMP = ".txt"
+PAGE = 4096
 HOUR = 3600 * SECOND
 YEAR = 365 * 24 * HOUR
 OK = (RESPONSE, b"OK")
@@ -471,21 +463,18 @@ def _copies_stream() -> list[str]:
 
 
 def _of_sessions() -> dict[str, Any]:
-    """Return a stream's hello, a packed session, and the answer to a LOG_FETCH."""
-    hellos: list[bytes] = []
-
-    def accept(manager: Any, stream: Stream, hello: bytes) -> StreamEnd:
-        hellos.append(hello)
-        return accept_stream(manager, stream, hello)
-
-    with mock.patch("support.two_workers.accept_stream", accept):
-        near = Near()
-        client = near.client(client_id="c", hostname="h", user_agent="a/1")
-        assert client.publish("t", b"body") == OK
-        state, unread, unsent = client.session.pack()
-        near.close()
+    """Return the content of a ring, a packed session, and the answer to a LOG_FETCH."""
+    near = Near()
+    client = near.client(client_id="c", hostname="h", user_agent="a/1")
+    assert client.publish("t", b"body") == OK
+    state, unread, unsent = client.session.pack()
+    memory = near.shared.lease_word.obj
+    head = ring_offset(2, HOME, OWNER)
+    (size,) = struct.unpack_from("<Q", memory, head)
+    ring = memory[head + PAGE : head + PAGE + size]
+    near.close()
     return {
-        "mesh": json.loads(hellos[0]),
+        "mesh": ring.decode("latin-1"),
         "session": [state, unread.hex(), unsent.hex()],
         "log block": _log_block(),
     }

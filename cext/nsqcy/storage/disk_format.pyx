@@ -127,15 +127,13 @@ def parse_journal(bytes data, str path="journal"):
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef uint64_t n = len(data)
     cdef uint64_t offset = sizeof(JournalHeader)
-    cdef JournalHeader header
+    cdef const JournalHeader *header = <const JournalHeader *>at
     cdef JournalEntry entry
     entries = []
-    if n < sizeof(JournalHeader):
+    number = journal_number(data[:sizeof(JournalHeader)])
+    if number is None:
         return entries, None, 0
-    memcpy(&header, at, sizeof(JournalHeader))
-    if header.magic != JOURNAL_MAGIC or header.crc != journal_header_crc(&header):
-        return entries, None, 0
-    formats.JOURNAL.check(header.version, path)
+    formats.JOURNAL.check(number, path)
     log_id = header.log_id[:16]
     while offset < n:
         if n - offset < sizeof(JournalEntry):

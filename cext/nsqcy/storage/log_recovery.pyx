@@ -110,12 +110,12 @@ cdef bytes recover_header(Log log, int fd, uint64_t size, Segment *segment, Reco
     cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
     if len(data) == 0:
         return None           # created just before the machine stopped
-    if (len(data) < <Py_ssize_t>sizeof(SegmentHeader) or header.magic != SEGMENT_MAGIC
-            or header.crc != segment_header_crc(header)):
+    number = segment_number(data)
+    if number is None:
         read_again(log, fd, path, 0, data)
         into.damages.append((os.fsdecode(path), 0, "damaged segment header"))
         return None
-    formats.SEGMENT.check(header.version, os.fsdecode(path))
+    formats.SEGMENT.check(number, os.fsdecode(path))
     log_id = <bytes>header.log_id[:16]
     memcpy(segment.log_id, header.log_id, 16)
     if into.log_id is None:

@@ -122,8 +122,9 @@ def judge(
 
 def lines(found: FormatsFound, version: str = __version__) -> Iterator[str]:
     """Yield the report as text, without the unsupported files."""
-    if found.numbers:
-        yield "formats: " + ", ".join(f"{each.format} {each.number}" for each in found.numbers)
+    if not found.numbers:
+        return
+    yield "formats: " + ", ".join(f"{each.format} {each.number}" for each in found.numbers)
     if found.since is not None:
         until = "" if found.since == version else f" to {version}"
         yield f"versions that read these formats: {found.since}{until}"
