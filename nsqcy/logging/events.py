@@ -148,6 +148,50 @@ def topics_not_loaded(error: str, /, *, worker: int) -> str:
     return f"failed to load topics - {error}"
 
 
+@warn(NSQD)
+def memory_not_shared(*, error: str) -> str:
+    """Messages in memory do not outlive their worker, because nsqd cannot create memfds for them.
+    Logged once."""
+    return f"messages in memory are lost if their worker dies: {error}"
+
+
+@error(NSQD)
+def memory_left_out(part: str, /, *, worker: int, topic: str) -> str:
+    """A worker died while it was reading the memory of its predecessor. The messages in this part
+    are lost, unless they are on disk. See [the
+    runbook](runbooks/worker-restarted.md#act-messages-left-out-of-a-restore)."""
+    return (
+        f"TOPIC({topic}): worker {worker} died while it restored {part} from memory; the next one "
+        "leaves it out"
+    )
+
+
+@warn(NSQD)
+def memory_kept(*, worker: int, path: str) -> str:
+    """After `memory_left_out` for a topic: the memory of the dead worker is in this directory."""
+    return f"worker {worker}: the memory that it left is kept in {path}"
+
+
+@error(NSQD)
+def memory_not_kept(*, worker: int, error: str) -> str:
+    """After `memory_left_out` for a topic: the memory of the dead worker is not kept on disk."""
+    return f"worker {worker}: cannot keep the memory that it left: {error}"
+
+
+@error(NSQD)
+def memory_damaged(*, parts: int) -> str:
+    """Parts of a dead worker's memory were damaged. Their messages are lost, unless they are on
+    disk."""
+    return f"{parts} damaged parts of the memory of the dead worker were left out"
+
+
+@error(NSQD)
+def memory_refused(*, reason: str) -> str:
+    """Nothing was restored from the memory of a dead worker. Its messages that are not on disk are
+    lost."""
+    return f"nothing is restored from the memory of the dead worker: {reason}"
+
+
 @info(NSQD)
 def worker_up(*, worker: int) -> str:
     """The worker serves clients again."""

@@ -191,7 +191,7 @@ def _serve(
     notifier: systemd.Notifier,
     saved: policy_file.SavedPolicies,
 ) -> int:
-    launcher = Launcher(options.workers, lock_fd, context, ENGINE)
+    launcher = Launcher(options.workers, lock_fd, context, ENGINE, lines)
     born = launcher.fork()
 
     # These modules create the hub, so the workers are forked first.

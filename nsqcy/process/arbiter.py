@@ -240,6 +240,29 @@ class Arbiter:
             child.state = STOPPING if child.pid else GONE
         self._check_all_gone()
 
+    def revive(self, index: int) -> bool:
+        """Start a child once more after `halt`; return whether this succeeded. It is aborted if it
+        is silent, until `stopping` is called."""
+        child = self.children[index]
+        child.restarts += 1
+        self._all_gone.clear()
+        self.spawn(index)
+        self._check_all_gone()
+        return bool(child.pid)
+
+    def expect_heartbeats(self, index: int) -> None:
+        """Abort a child if it is silent, although it is about to stop, until `stopping` is
+        called."""
+        child = self.children[index]
+        if child.pid:
+            child.state = UP
+
+    def stopping(self, index: int) -> None:
+        """Permit a child to be silent from now on, because it stops."""
+        child = self.children[index]
+        if child.pid:
+            child.state = STOPPING
+
     def wait(self, timeout: float) -> bool:
         """Wait until all children have exited; return False on timeout."""
         return bool(self._all_gone.wait(timeout))

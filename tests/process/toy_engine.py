@@ -3,8 +3,13 @@
 On a connection, a line is answered by `worker peer local kind: line`. A line that begins with `!`
 is a command: `!crash`, `!hang`, `!ask N TEXT` (request an echo from worker N's engine),
 `!create TOPIC`, `!channel TOPIC CHANNEL`, `!delete TOPIC`, `!pause TOPIC`, `!place TOPIC`,
-`!events`, `!workers`, `!level`, `!sockopts`, `!environ`. `stop` saves a file `saved.N` in the data
-path.
+`!events`, `!workers`, `!level`, `!sockopts`, `!environ`, `!remember WORD`, `!recall`. `stop` saves
+a file `saved.N` in the data path.
+
+The engine keeps a word in the memory that outlives it. `load` restores the word, as a block of the
+topic "word", and then reads an empty topic. While a file exists that the setting `dies_reading`,
+`dies_loading` or `dies_once` names, it dies while it reads a topic, or before; `dies_once` removes
+the file. `restore_takes`: number of heartbeats.
 """
 
 import os
@@ -19,7 +24,10 @@ import gevent
 from nsqcy.nsqd import process_calls
 from nsqcy.nsqd.process_messages import reports
 from nsqcy.nsqd.process_messages.master_verbs import ChangeOption, MasterVerb
+from nsqcy.nsqd.reading_marks import WHOLE_TOPIC, ReadingMarks
 from nsqcy.process.control import Answer
+
+WORD = 64  # maximum length of the remembered word
 
 
 class ToyCall(process_calls.Call):
@@ -59,6 +67,7 @@ class ToyEngine:
         self.boot = boot
         self.toy = boot.context.get("toy", {})
         self.clients = {}
+        self.beats = 0
         self.events = [f"boot generation {boot.generation}"]
         if self.toy.get("cannot_boot") == boot.worker:
             raise RuntimeError("told not to boot")
@@ -67,8 +76,44 @@ class ToyEngine:
         if self.toy.get("cannot_load") == self.boot.worker:
             raise RuntimeError("told not to load")
         self._wait_for("load_waits_for")
+        self._restore()
         names = sorted(topic["name"] for topic in topics)
         self.events.append(f"load {','.join(names)} peers {sorted(peers.items())}")
+
+    def _restore(self):
+        memory = self.boot.memory
+        if memory is None:
+            return
+        if memory.left_fd >= 0:
+            self.events += [f"left out {name} {block}" for name, block in memory.leave_out]
+            if self._is_set("dies_once"):
+                os.unlink(self.toy["dies_once"])
+                os.abort()
+            if self._is_set("dies_loading"):
+                os.abort()
+            beats = self.beats + self.toy.get("restore_takes", 0)
+            while self.beats < beats:
+                gevent.sleep(0.01)
+            marks = ReadingMarks(memory.marks_fd)
+            for topic in ("word", "nothing"):
+                if (topic, WHOLE_TOPIC) not in memory.leave_out:
+                    marks.begin(topic.encode(), 1 + len(memory.leave_out))
+                    if self._is_set("dies_reading"):
+                        os.abort()
+                    if topic == "word":
+                        self._remember(os.pread(memory.left_fd, WORD, 0))
+                    marks.end()
+        self.boot.master.notify(reports.Restored(self.boot.worker))
+
+    def _remember(self, word):
+        os.pwrite(self.boot.memory.state_fd, word, 0)
+
+    def _recall(self):
+        memory = self.boot.memory
+        return os.pread(memory.state_fd, WORD, 0).rstrip(b"\0").decode() if memory else ""
+
+    def _is_set(self, setting):
+        return os.path.exists(self.toy.get(setting, ""))
 
     def adopt(self, fd, kind, peer, local):
         sock = socket.socket(fileno=fd)
@@ -78,6 +123,7 @@ class ToyEngine:
         watcher.start(self._readable, fd)
 
     def connections(self):
+        self.beats += 1
         return len(self.clients)
 
     def placed(self, topic, worker):
@@ -101,7 +147,7 @@ class ToyEngine:
         gevent.sleep(self.toy.get("stop_takes", 0))
         self._wait_for("stop_waits_for")
         path = pathlib.Path(self.toy["data_path"]) / f"saved.{self.boot.worker}"
-        path.write_text("all of it")
+        path.write_text(self._recall() or "all of it")
         return True
 
     def _wait_for(self, setting):
@@ -167,6 +213,10 @@ class ToyEngine:
                 reply = ";".join(self.events)
             case ["!workers"]:
                 reply = repr(master.call(DescribeWorkers()))
+            case ["!remember", word]:
+                reply = self._remember(word.encode())
+            case ["!recall"]:
+                reply = self._recall() or "nothing"
             case ["!sockopts"]:
                 options = [
                     sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),

@@ -30,7 +30,9 @@ def main():
         "toy": settings,
     }
     workers = settings["workers"]
-    start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine")
+    if "address_space" in settings:
+        resource.setrlimit(resource.RLIMIT_AS, (settings["address_space"],) * 2)
+    start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", lines)
     born = start.fork()
 
     from nsqcy.nsqd.master import live_options, master, worker_lifecycle

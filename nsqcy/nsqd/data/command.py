@@ -33,7 +33,7 @@ from nsqcy.nsqd.data.exporter import Export
 from nsqcy.nsqd.data.found_formats import FormatsFound
 from nsqcy.nsqd.data.importer import ASIDE, DONE, TMP, Importer, is_needed
 from nsqcy.nsqd.known_topics import KnownTopics
-from nsqcy.nsqd.master import metadata, metadata_changes, policy_file
+from nsqcy.nsqd.master import lost_memory, metadata, metadata_changes, policy_file
 from nsqcy.nsqd.options import NSQD, policies, resolve
 from nsqcy.process import data_path_lock
 from nsqcy.storage import state_file, write_probe
@@ -313,7 +313,10 @@ class Check:
         for name in names:
             if name.startswith(f"{write_probe.FILE}."):
                 continue
-            if name in LEFTOVERS:
+            if name.startswith(f"{lost_memory.FOLDER}."):
+                found.leftovers.append(name)
+                self._lines.warn(f"{name}: memory of a dead worker; nsqd does not read it")
+            elif name in LEFTOVERS:
                 found.leftovers.append(name)
                 self._lines.warn(f"{name}: {LEFTOVERS[name]}")
             elif not (name in OURS or name.startswith(ASIDE) or MARK in name or _is_topic(name)):

@@ -2,8 +2,9 @@
 master keeps.
 
 Owns everything the processes share: the memory for slots and rings, one wake-up eventfd per worker,
-and the pipe whose end of file signals to the workers that the master has exited. Needs no hub: the
-first workers are forked before the master has one.
+the memory for messages that outlives each worker, and the pipe whose end of file signals to the
+workers that the master has exited. Needs no hub: the first workers are forked before the master has
+one.
 """
 
 import gc
@@ -16,6 +17,9 @@ from typing import Any, NamedTuple
 
 from nsqcy import formats
 from nsqcy.ipc.core import Shared, format_shared, map_size
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.boot_memory import WorkerMemory
+from nsqcy.nsqd.master.worker_memory import Memfds, MemoryOfWorkers
 from nsqcy.process import ancillary, spawn
 
 WORKER = "nsqcy.nsqd.worker.main"
@@ -43,16 +47,18 @@ class Launcher:
         lock_fd: int,
         context: dict[str, Any],
         engine: str,
+        log: Lines,
     ) -> None:
         self.workers = workers
         self._lock_fd = lock_fd
         self.context = context
         self._engine = engine
-        self._memory = os.memfd_create("nsqd", os.MFD_CLOEXEC)
-        os.ftruncate(self._memory, map_size(workers))
-        with mmap.mmap(self._memory, 0) as whole:
+        self.memory = MemoryOfWorkers(workers, Memfds(workers), log)
+        self._shared_memory = os.memfd_create("nsqd", os.MFD_CLOEXEC)
+        os.ftruncate(self._shared_memory, map_size(workers))
+        with mmap.mmap(self._shared_memory, 0) as whole:
             format_shared(whole, workers)
-        self.shared = Shared(self._memory, workers)
+        self.shared = Shared(self._shared_memory, workers)
         # Non-blocking, because each worker reads its own eventfd on its hub.
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         self._wake = [os.eventfd(0, flags) for _ in range(workers)]
@@ -80,6 +86,17 @@ class Launcher:
         )
 
     def _start(self, worker: int, start: Callable[[int, list[int]], int]) -> Born:
+        """Start one worker process. Raises OSError."""
+        memory = self.memory.begin(worker)
+        try:
+            return self._start_with(worker, memory, start)
+        except BaseException:
+            self.memory.not_started(worker)
+            raise
+
+    def _start_with(
+        self, worker: int, memory: WorkerMemory | None, start: Callable[[int, list[int]], int]
+    ) -> Born:
         """Start one worker process. Its generation is its rings' generation."""
         control, its_control = ancillary.pair()
         handoff, its_handoff = ancillary.pair()
@@ -88,7 +105,7 @@ class Launcher:
             "handoff": its_handoff.fileno(),
             "alive": self._alive,
             "lock": self._lock_fd,
-            "memory": self._memory,
+            "memory": self._shared_memory,
         }
         boot = {
             "formats": formats.numbers_in_use(),
@@ -99,10 +116,12 @@ class Launcher:
             "fds": fds,
             "wake": self._wake,
             "context": self.context,
+            "memory": None if memory is None else memory._asdict(),
         }
+        inherited = [*fds.values(), *self._wake, *([] if memory is None else memory.fds())]
         boot_fd = spawn.pack(boot)
         try:
-            pid = start(boot_fd, [*fds.values(), *self._wake, boot_fd])
+            pid = start(boot_fd, [*inherited, boot_fd])
         except BaseException:
             control.close()
             handoff.close()

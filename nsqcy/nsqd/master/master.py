@@ -27,6 +27,7 @@ from nsqcy.nsqd.master.disk_guard import DiskGuard
 from nsqcy.nsqd.master.drain_effects import DrainControl
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.live_options import LiveOptions, Reread
+from nsqcy.nsqd.master.lost_memory import LostMemory
 from nsqcy.nsqd.master.policy_changes import PolicyStore
 from nsqcy.nsqd.master.requests import WorkerRequests
 from nsqcy.nsqd.master.stalled_probes import StalledProbes
@@ -111,6 +112,7 @@ class Master:
             self._workers,
             MasterSide(
                 self._workers,
+                launcher.memory,
                 self._topics,
                 self._stats,
                 Metrics(self._ask_metrics, self._facts, data_path),
@@ -131,6 +133,7 @@ class Master:
             self._requests,
             self._phase,
             self._start_failed,
+            LostMemory(data_path, options.min_free_disk if options is not None else 0),
             lines,
         )
         self._notifier = notifier or Notifier()

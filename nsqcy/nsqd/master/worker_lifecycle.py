@@ -5,6 +5,9 @@ connections, and the connections that it had not accepted are passed to other wo
 workers are notified, and answer when they no longer touch its rings; the rings are reset; the
 worker is restarted and loads its topics; the other workers are notified that it is up; and it
 receives connections.
+
+At the end, a worker that has left messages in memory is started once more, so that it restores and
+saves them.
 """
 
 import signal
@@ -19,13 +22,15 @@ from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.exit_report import describe as describe_unsaved
 from nsqcy.nsqd.master.launcher import Born, Launcher
+from nsqcy.nsqd.master.lost_memory import LostMemory
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
 from nsqcy.nsqd.master.workers import Phase, Requests, WorkerHandle, Workers
 from nsqcy.nsqd.process_messages.to_worker import Load, PeerDown, PeerUp, Stop, WindDown
-from nsqcy.process import arbiter
+from nsqcy.nsqd.reading_marks import WHOLE_TOPIC, Mark
+from nsqcy.process import arbiter, heartbeat
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.arbiter import Arbiter, Child, describe
-from nsqcy.process.control import ChannelClosed, RemoteError
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.process.handoff import Accepted
 
 STOP_LIMIT = 600.0  # maximum seconds for workers to save before they are killed
@@ -33,6 +38,8 @@ KILL_LIMIT = 5.0  # maximum seconds for a killed worker to exit
 LOOK = 1.0  # seconds between checks of the workers that have not exited yet
 HUNG_UP_LIMIT = 5.0  # maximum seconds that a worker may outlive its control channel
 NAG = 5.0  # seconds between log lines about a worker that does not answer
+SAVING_STARTS = 3  # maximum starts of a worker to save what it has left in memory, at the end
+START_PAUSE = 0.5  # seconds after a failed attempt to create a process, at the end
 
 
 class WorkerLifecycle:
@@ -47,12 +54,19 @@ class WorkerLifecycle:
         requests: Requests,
         phase: Phase,
         on_start_failed: Callable[[str], None],
+        lost_memory: LostMemory,
         log: Lines,
     ) -> None:
         """on_start_failed: called once when a worker exits before nsqd serves clients; may
         block."""
         self._launcher = launcher
         self._slots = launcher.shared
+        self._memory = launcher.memory
+        self._lost_memory = lost_memory
+        self._exits: dict[int, gevent.Greenlet] = {}
+        """By worker, what follows its latest exit."""
+        self._unrestored: set[int] = set()
+        """Workers that exited, as requested, before they had restored their memory."""
         self._workers = workers
         self._topics = topics
         self._acceptor = acceptor
@@ -95,23 +109,73 @@ class WorkerLifecycle:
     def stop(self) -> list[str]:
         """Stop all workers; return the messages that they have not saved, with reasons. Empty if
         they have saved everything."""
-        alive = [child for child in self.arbiter.children if child.pid]
+        children = self.arbiter.children
+        running = [child for child in children if child.pid]
         self.arbiter.signal_all(signal.SIGCONT)  # a suspended process must save as well
-        # Do this before any worker stops: a worker answers its producers with the help of the
+        # These have no clients: they are down, or load their topics.
+        unrestored = [child for child in children if self._memory.is_left(child.index)]
+        for child in unrestored:
+            self.arbiter.expect_heartbeats(child.index)
+        stops = {child.index: gevent.spawn(self._stop, child) for child in unrestored}
+        # Do this before any other worker stops: a worker answers its producers with the help of the
         # others.
-        self._workers.gather_ready(WindDown())
-        for handle in self._workers:
-            gevent.spawn(handle.ask, Stop())
-        if not self._await_exits():
+        for index, answer in self._workers.gather_ready(WindDown()).items():
+            if isinstance(answer, CallTimeout) and self._memory.is_used(index):
+                # If it hangs, it is aborted, and a new process saves its messages.
+                self.arbiter.expect_heartbeats(index)
+        for child in running:
+            if child.index not in stops:
+                stops[child.index] = gevent.spawn(self._stop, child)
+        if not self._await_exits(stops):
+            gevent.killall(list(stops.values()))
             self.arbiter.signal_all(signal.SIGKILL)
             self.arbiter.wait(KILL_LIMIT)
-        return self._problems(alive)
+        return self._problems([*running, *(each for each in unrestored if each not in running)])
 
-    def _await_exits(self) -> bool:
+    def _stop(self, child: Child) -> None:
+        """Have a worker save and exit. If it is down, or dies, and has left messages in memory,
+        start it first, so that it restores them."""
+        starts = 0
+        while True:
+            handle = self._workers.get(child.index)
+            if handle is None:
+                if child.index in self._exits:
+                    self._exits[child.index].join()
+                if not self._saves_after_start(child) or starts == SAVING_STARTS:
+                    return
+                starts += 1
+                if not self.arbiter.revive(child.index):
+                    gevent.sleep(START_PAUSE)
+                continue
+            if child.state == arbiter.UP:  # it may hang
+                self._await_heartbeat(handle)
+            if self._memory.is_left(child.index):
+                handle.settled.wait()
+            self.arbiter.stopping(child.index)
+            handle.ask(Stop())
+            handle.gone.wait()
+
+    def _saves_after_start(self, child: Child) -> bool:
+        """Return whether a new process of a worker would save what this one has not saved."""
+        # Before nsqd serves clients, everything is on disk. A worker that reports unsaved messages
+        # would not be able to write them after another start either.
+        reported = child.index in self._workers.unsaved or child.last_exit == arbiter.NOT_SAVED
+        return self._phase.started and not reported and self._memory.is_left(child.index)
+
+    def _await_heartbeat(self, handle: WorkerHandle) -> None:
+        """Return once the worker has sent another heartbeat, or has exited."""
+        last = self._slots.view(handle.index).beat
+        while not handle.gone.is_set() and self._slots.view(handle.index).beat == last:
+            handle.gone.wait(heartbeat.PERIOD)
+
+    def _await_exits(self, stops: dict[int, gevent.Greenlet]) -> bool:
         """Wait until the workers have saved and exited; return False if some do not exit."""
         deadline = time.monotonic() + STOP_LIMIT
-        while not self.arbiter.wait(LOOK):
-            left = {child.index for child in self.arbiter.children if child.pid}
+        while True:
+            gevent.joinall(list(stops.values()), LOOK)
+            left = {index for index, stop in stops.items() if not stop.ready()}
+            if not left:
+                return True
             if left <= self._workers.unsaved.keys():
                 # If the kernel permits, workers exit right after they have reported unsaved
                 # messages.
@@ -119,7 +183,6 @@ class WorkerLifecycle:
             if time.monotonic() >= deadline:
                 events.workers_killed(self._log, STOP_LIMIT)
                 return False
-        return True
 
     def _problems(self, children: list[Child]) -> list[str]:
         unsaved: Counter[str] = Counter()
@@ -132,8 +195,16 @@ class WorkerLifecycle:
                     f"worker {child.index} (pid {child.pid}) does not exit, because the "
                     "kernel waits for the disk"
                 )
+            elif child.index in self._unrestored:
+                found.append(
+                    f"worker {child.index} exited before it had restored the messages that its "
+                    "predecessor left in memory"
+                )
             elif child.last_exit != arbiter.CLEAN and child.index not in self._workers.unsaved:
-                found.append(f"worker {child.index} {describe(child.last_exit or 0)}")
+                text = f"worker {child.index} {describe(child.last_exit or 0)}"
+                if self._memory.is_left(child.index):
+                    text += ", and the messages that it had only in memory are lost"
+                found.append(text)
         return found
 
     def kill(self) -> None:
@@ -168,21 +239,64 @@ class WorkerLifecycle:
         back = handle.sender.close()
         handle.channel.drain()  # read its last messages
         handle.channel.close("the worker has exited")
-        if self._phase.ending:
-            _close(back)
-        elif not self._phase.started:
-            _close(back)
-            gevent.spawn(self._on_start_failed, f"worker {index} {describe(code)}")
-        else:
+        handle.settled.set()
+        handle.gone.set()
+        if self._phase.started and not self._phase.ending:
             self._acceptor.give(back)
-            gevent.spawn(self._replace, index)
+        else:
+            _close(back)
+        # A greenlet, because each of its last messages has one, which must run first.
+        self._exits[index] = gevent.spawn(self._follow_up, index, code)
 
-    def _replace(self, index: int) -> None:
+    def _follow_up(self, index: int, code: int) -> None:
+        """Handle a worker's exit, after its last messages."""
+        left_out = self._release_memory(index, code)
+        if self._phase.ending:
+            self._leave_out(index, left_out)
+        elif not self._phase.started:
+            self._on_start_failed(f"worker {index} {describe(code)}")
+        else:
+            self._replace(index, left_out)
+
+    def _release_memory(self, index: int, code: int) -> Mark | None:
+        """Close what no replacement of a worker needs. If the worker died while it restored
+        something, return what the replacement will leave out."""
+        if code == arbiter.CLEAN:
+            if self._memory.is_left(index):
+                self._unrestored.add(index)
+            self._memory.finished(index)
+            return None
+        # A worker that crashes because of what it reads does not end with SIGKILL: an operator or
+        # the kernel has sent it.
+        crashed = code not in (arbiter.ORPHANED, arbiter.NOT_SAVED, -signal.SIGKILL)
+        return self._memory.exited(index, crashed=crashed)
+
+    def _replace(self, index: int, left_out: Mark | None) -> None:
         self._topics.worker_died(index)
         knowing = [handle for handle in self._workers if handle.knows_peers]
         gevent.joinall([gevent.spawn(self._peer_down, handle, index) for handle in knowing])
         self._slots.reset(index)
+        self._leave_out(index, left_out)
         self.arbiter.restart(index)
+
+    def _leave_out(self, index: int, part: Mark | None) -> None:
+        """Report the part of its memory that a worker will leave out. If it is a whole topic, keep
+        the memory in files first."""
+        if part is None:
+            return
+        is_topic = part.block == WHOLE_TOPIC
+        what = "the topic" if is_topic else f"block {part.block}"
+        events.memory_left_out(self._log, what, worker=index, topic=part.topic)
+        sources = self._memory.contents(index)
+        if not is_topic or not sources:
+            return
+        try:
+            path = self._lost_memory.keep(index, sources)
+        except OSError as error:
+            events.memory_not_kept(self._log, worker=index, error=error.strerror or str(error))
+            return
+        self._memory.kept(index)
+        events.memory_kept(self._log, worker=index, path=path)
 
     def _peer_down(self, handle: WorkerHandle, index: int) -> None:
         """Wait until the worker answers or exits, because the rings cannot be reset while it may
@@ -227,17 +341,21 @@ class WorkerLifecycle:
         try:
             self._load(handle)
         except (RemoteError, ChannelClosed) as error:
-            return f"worker {handle.index}: {error}"
+            return f"worker {handle.index}: {error}"  # the worker exits on its own
+        handle.settled.set()
         return None
 
     def _load(self, handle: WorkerHandle) -> None:
         """Have a worker load its topics, with the current placement and peers."""
         # At startup, all workers come up together. Later, a worker that is not up yet is announced
-        # once it is up.
+        # once it is up. At the end, a worker only saves: the others may not know that its
+        # predecessor has died, and its rings may not be reset.
         peers = {
             other.index: self._slots.view(other.index).generation
             for other in self._workers
-            if other.index != handle.index and (other.ready or not self._phase.started)
+            if other.index != handle.index
+            and (other.ready or not self._phase.started)
+            and not self._phase.ending
         }
         handle.knows_peers = True
         topics, table = self._topics.topics_of(handle.index), self._topics.placement.table()

@@ -58,6 +58,8 @@ class WorkerHandle:
         self.index = born.worker
         self.pid = born.pid
         self.up = Event()
+        self.settled = Event()  # it has loaded its topics, or it has exited
+        self.gone = Event()  # it has exited
         self.knows_peers = False  # whether it knows the other workers that are up
         self.ready = False  # whether it is up itself
         self.channel = Channel(born.control, self)

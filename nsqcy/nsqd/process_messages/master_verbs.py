@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.master.live_options import LiveOptions
     from nsqcy.nsqd.master.policy_changes import PolicyStore
     from nsqcy.nsqd.master.topic_registry import TopicRegistry
+    from nsqcy.nsqd.master.worker_memory import MemoryOfWorkers
     from nsqcy.nsqd.master.workers import Workers
     from nsqcy.nsqd.stats.metrics_shares import Metrics
     from nsqcy.nsqd.stats.stats_page import StatsPages
@@ -32,6 +33,7 @@ class MasterSide(NamedTuple):
     """The parts of the master that verbs and reports use."""
 
     workers: "Workers"
+    memory: "MemoryOfWorkers"
     topics: "TopicRegistry"
     stats: "StatsPages"
     metrics: "Metrics"

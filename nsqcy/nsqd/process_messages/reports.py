@@ -31,6 +31,15 @@ class Up(WorkerReport[None]):
         target.workers.on_up(self.worker)
 
 
+class Restored(WorkerReport[None]):
+    """The worker has restored everything that its predecessor has left in memory."""
+
+    worker: int
+
+    def run(self, target: MasterSide) -> None:
+        target.memory.restored(self.worker)
+
+
 class Place(WorkerReport[int]):
     """Return a topic's owner. If the topic is new, the master places it."""
 

@@ -29,10 +29,11 @@ from nsqcy.errors import StartError
 from nsqcy.ipc.core import Shared
 from nsqcy.logging import events
 from nsqcy.logging import logger as log
+from nsqcy.nsqd.boot_memory import WorkerMemory
 from nsqcy.nsqd.process_messages.reports import Up
 from nsqcy.nsqd.process_messages.to_worker import ProcessMessage
 from nsqcy.nsqd.worker.master_link import MasterLink
-from nsqcy.process import arbiter, openfiles, spawn
+from nsqcy.process import arbiter, oom_score, openfiles, spawn
 from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
 from nsqcy.process.heartbeat import Heartbeat
@@ -49,12 +50,13 @@ class Boot(NamedTuple):
     workers: int
     generation: int
     lock_fd: int  # the data-path lock, held until this process exits
-    memory_fd: int
+    memory_fd: int  # of `shared`
     wake_fds: list[int]  # eventfds, one per worker, including this worker
     context: dict[str, Any]  # sent by the master to every worker
     shared: Shared
     log: log.Log
     master: MasterLink
+    memory: WorkerMemory | None  # memfds for messages; None: only this process can use its memory
 
 
 class Engine(Protocol):
@@ -111,7 +113,8 @@ class Worker:
     def __init__(self, data: dict[str, Any], lines: log.Log) -> None:
         formats.check_numbers_in_use(data.get("formats"))
         fds = data["fds"]
-        for fd in (*fds.values(), *data["wake"]):
+        memory = WorkerMemory.from_json(data["memory"])
+        for fd in (*fds.values(), *data["wake"], *(() if memory is None else memory.fds())):
             os.set_inheritable(fd, False)
         self.index = int(data["worker"])
         self._log = lines
@@ -132,6 +135,7 @@ class Worker:
             shared,
             lines,
             self._link,
+            memory,
         )
         self._engine = _make_engine(data["engine"], boot)
         self._heartbeat = Heartbeat(shared, self.index, self._engine.connections)
@@ -266,6 +270,7 @@ def main(argv: list[str]) -> int:
     """Boot and run; return the exit code."""
     _set_signals()
     openfiles.raise_limit()
+    oom_score.raise_above_parent()
     data = spawn.unpack(int(argv[1]))
     _set_name(data["worker"])
     lines = _make_log(data["context"]["log"], data["worker"])

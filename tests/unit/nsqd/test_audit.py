@@ -144,6 +144,7 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     (saved / "t.topic" / "journal.tmp").write_bytes(b"half")
     (saved / "t.topic" / "notes").write_bytes(b"mine")
     (saved / "import.tmp").mkdir()
+    (saved / "memory.lost.0.1700000000").mkdir()
     (saved / "elsewhere").write_bytes(b"mine")
     before = tree(saved)
     assert run(["check", str(saved)]) == 1
@@ -154,6 +155,7 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     assert "journal.tmp: incomplete" in out
     assert "notes: not an nsqd file" in out and "elsewhere: not an nsqd file" in out
     assert "import.tmp: an incomplete import" in err
+    assert "memory.lost.0.1700000000: memory of a dead worker" in err
 
 
 def test_copies_are_read_too(saved: Path, capfd) -> None:

@@ -213,6 +213,49 @@ def test_no_worker_is_restarted_after_halt(house):
     assert house.arbiter.wait(0)
 
 
+def test_a_child_is_revived_after_halt(house):
+    house.die(0)
+    house.arbiter.halt()
+    house.die(1, 0)
+    assert house.arbiter.wait(0)
+    assert house.arbiter.revive(0)
+    child = house.children[0]
+    assert (child.state, child.restarts) == (STARTING, 1)
+    assert not house.arbiter.wait(0)
+    house.pass_time(30)  # it may not be silent until it stops
+    assert house.sent == [(child.pid, signal.SIGABRT)]
+    house.arbiter.stopping(0)
+    house.pass_time(100)
+    assert len(house.sent) == 1
+    house.die(0, 0)
+    assert child.state == GONE
+    assert house.arbiter.wait(0)
+
+
+def test_a_child_that_cannot_be_revived(house):
+    house.arbiter.halt()
+    house.die(0)
+    house.die(1)
+    house.no_spawn = 1
+    assert not house.arbiter.revive(0)
+    gevent.sleep(0.01)
+    assert house.children[0].state == GONE
+    assert house.arbiter.wait(0)
+
+
+def test_a_stopping_child_that_has_to_send_heartbeats(house):
+    pid = house.children[0].pid
+    house.arbiter.halt()
+    house.pass_time(100)
+    house.arbiter.expect_heartbeats(0)
+    house.pass_time(30)
+    assert house.sent == [(pid, signal.SIGABRT)]
+    house.die(0)
+    house.arbiter.expect_heartbeats(0)
+    house.arbiter.stopping(0)
+    assert house.children[0].state == GONE
+
+
 def test_all_gone_before_halt_is_not_the_end(house):
     house.die(0)
     house.die(1)
