@@ -115,6 +115,9 @@ HANDOFF = Format("handoff", Place.PROCESSES, "accepted sockets; number in the bo
 SHARED_MEMORY = Format(
     "shared memory", Place.PROCESSES, "slots, rings and quotas: header", (FIRST,)
 )
+WORKER_MEMORY = Format(
+    "worker memory", Place.PROCESSES, "what a worker's memory contains: head of its state", (FIRST,)
+)
 MESH = Format("mesh", Place.PROCESSES, "streams in the rings: hello", (FIRST,))
 SESSION = Format("session", Place.PROCESSES, "a migrating session: `format`", (FIRST,))
 
@@ -140,6 +143,7 @@ FORMATS: tuple[Format, ...] = (
     CONTROL,
     HANDOFF,
     SHARED_MEMORY,
+    WORKER_MEMORY,
     MESH,
     SESSION,
     REGISTRY,

@@ -52,9 +52,15 @@ enum UnitKind {
     UNIT_FREE = 0,
     UNIT_TABLE = 1,
     UNIT_MORE = 2,
-    UNIT_ENTRIES = 3,
-    UNIT_PAGES = 4,
-    UNIT_LARGE = 5,
+    UNIT_NEW = 3,                    /* a slab in the making; these pieces have one unit: from here ... */
+    UNIT_ENTRIES = 4,
+    UNIT_PAGES = 5,
+    UNIT_BLOCKS = 6,
+    UNIT_OWNERS = 7,
+    UNIT_NOTES = 8,                  /* + class of notes */
+    UNIT_HEAD = 11,                  /* ... to here */
+    UNIT_LARGE = 12,
+    UNIT_LONG_NOTE = 13,
     UNIT_ARENA = 16,                 /* + block class */
     UNIT_KINDS = UNIT_ARENA + 7,
 };
@@ -96,6 +102,10 @@ struct Range {
     uint64_t kept;                   /* failed attempts to give back pages */
     uint64_t damaged;                /* entries of the table that range_open could not adopt */
 };
+
+/* Stores before this precede those after it. A dead process's stores are all visible, so this need not
+ * restrain the processor. */
+static inline void keep_store_order(void) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 /* Creates a sealed sparse memfd, which any process can open as a range. size: bytes, a multiple of
  * RANGE_CHUNK; 0: four times the machine's memory, or what the address space permits. Returns the

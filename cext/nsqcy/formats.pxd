@@ -7,6 +7,7 @@ cdef extern from *:
     #define FORMAT_JOURNAL 1
     #define FORMAT_IDS 1
     #define FORMAT_SHARED_MEMORY 1
+    #define FORMAT_WORKER_MEMORY 1
     #define FORMAT_LOG_BLOCK 1
     """
     enum:
@@ -14,4 +15,5 @@ cdef extern from *:
         FORMAT_JOURNAL
         FORMAT_IDS
         FORMAT_SHARED_MEMORY
+        FORMAT_WORKER_MEMORY
         FORMAT_LOG_BLOCK

@@ -61,10 +61,6 @@ struct RangeCalls range_calls_real = {
     real_advise, real_punch, real_seek,
 };
 
-/* Stores before this precede those after it. A dead process's stores are all visible, so this need not
- * restrain the processor. */
-#define KEEP_ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
-
 #define CALL(range, call, ...) (range)->calls->call((range)->calls, __VA_ARGS__)
 
 /* ---- pieces in a chunk ---- */
@@ -380,18 +376,18 @@ static int note_kinds(struct Range *range, uint32_t unit, uint32_t units, int ki
         range->table_bytes = end;
     }
     memset(range->base + unit + 1, UNIT_MORE, units - 1);
-    KEEP_ORDER();
+    keep_store_order();
     range->base[unit] = (uint8_t)kind;
-    KEEP_ORDER();
+    keep_store_order();
     return 0;
 }
 
 static void clear_kinds(struct Range *range, uint32_t unit, uint32_t units) {
-    KEEP_ORDER();
+    keep_store_order();
     range->base[unit] = UNIT_FREE;
-    KEEP_ORDER();
+    keep_store_order();
     memset(range->base + unit + 1, UNIT_FREE, units - 1);
-    KEEP_ORDER();
+    keep_store_order();
 }
 
 static void use_units(struct Range *range, uint32_t chunk, uint32_t units) {
@@ -709,11 +705,12 @@ static int64_t written_table(struct Range *range) {
 
 static int valid_piece(uint32_t unit, uint32_t units, int kind) {
     uint32_t first = unit % CHUNK_UNITS;
-    if (kind == UNIT_ENTRIES || kind == UNIT_PAGES)
+    if (kind >= UNIT_NEW && kind <= UNIT_HEAD)
         return units == 1;
     if (kind >= UNIT_ARENA && kind < UNIT_KINDS)
         return units == CHUNK_UNITS && first == 0;
-    return kind == UNIT_LARGE && (first == 0 || first + units <= CHUNK_UNITS);
+    return (kind == UNIT_LARGE || kind == UNIT_LONG_NOTE)
+        && (first == 0 || first + units <= CHUNK_UNITS);
 }
 
 /* Uses the pieces of the table. What is not a piece becomes free: damaged entries, and UNIT_MORE without

@@ -3,7 +3,7 @@ from typing import Any, Literal, final
 
 from nsqcy.base.core import Latency, Percentiles
 from nsqcy.config.policies import ChannelPolicy
-from nsqcy.storage.core import BlockPool, RecordWindow
+from nsqcy.storage.core import BlockPool, Owners, RecordWindow
 
 class Packing: ...
 
@@ -77,6 +77,8 @@ class SchedulerState:
     ) -> None: ...
     @property
     def key_room(self) -> KeyRoom: ...
+    @property
+    def owners(self) -> Owners: ...
 
 @final
 class KeyRoom:

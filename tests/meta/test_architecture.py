@@ -155,9 +155,10 @@ def test_nsqcy_runs_where_spark_is_not_installed() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_SPARK, *names], check=True, timeout=60)
 
 
-def test_only_tests_inject_faults() -> None:
-    faults = {"nsqcy.storage.io_faults", "nsqcy.storage.memory_faults"}
-    assert [name for name, path in sources() if faults & set(imports(path))] == []
+def test_only_tests_use_their_modules() -> None:
+    names = ("io_faults", "memory_faults", "state_probe")
+    only = {f"nsqcy.storage.{name}" for name in names}
+    assert [name for name, path in sources() if only & set(imports(path))] == []
 
 
 def test_no_circles() -> None:

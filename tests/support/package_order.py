@@ -33,7 +33,7 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # The order within nsqd. Messages import the parts of a process that they use, but only as types.
 NSQD_ROWS = [
-    "address_warnings exit_report known_topics process_calls",
+    "address_warnings boot_memory exit_report known_topics process_calls reading_marks",
     "options",
     "process_messages tls",
     "auth lookup stats",

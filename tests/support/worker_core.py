@@ -19,6 +19,7 @@ from nsqcy.protocol.core import Session
 from nsqcy.server.core import BytesTransport, Publisher
 from nsqcy.storage.core import BlockPool, MemoryRange
 from nsqcy.storage.io_faults import FaultyIoThread
+from support.memory_checker import check_discarded, check_memory
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
@@ -208,7 +209,7 @@ class Core:
         self.path = path
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
-        self.pool = pool or BlockPool(budget, MemoryRange(memfd=memfd))
+        self.pool = pool or BlockPool(budget, MemoryRange(memfd=memfd), MemoryRange(memfd=memfd))
         scheduler = SchedulerState(
             self.pool,
             mem_queue_size=mem_queue_size,
@@ -260,10 +261,12 @@ class Core:
         """Run turns until nothing is left to do at this moment."""
         for _ in range(MAX_TURNS):
             due = self.manager.run_turn(self.now, self.wall)
+            check_discarded(self.shard)
             if self.io is not None and self.io.outstanding:
                 self.io.drain_now()
             elif due > self.now:
                 self.due = due
+                check_memory(self.shard)
                 return
         raise AssertionError("the turns do not end")
 

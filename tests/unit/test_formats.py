@@ -34,7 +34,7 @@ def test_a_version_reads_the_number_before(each: Format) -> None:
 def test_compiled_code_has_the_same_numbers() -> None:
     text = (ROOT / "cext/nsqcy/formats.pxd").read_text()
     found = re.findall(r"#define FORMAT_(\w+) (\d+)", text)
-    assert len(found) == 5
+    assert len(found) == 6
     for name, number in found:
         assert getattr(formats, name).number == int(number), name
         assert re.search(rf"^        FORMAT_{name}$", text, re.MULTILINE), name

@@ -260,7 +260,7 @@ cdef class Checkpoints(TopicQueue):
         the reason why not.
         """
         change = self.pending_change(done)
-        self.journal_due = True
+        self.journal_due = self.note_due = True
         self.touch_dirty()
         if change is not None:
             self.journal_waiters.append(change)
@@ -449,6 +449,102 @@ cdef class Checkpoints(TopicQueue):
             emptied_keys=tuple((each.seq, each.text) for each in channel.emptied_keys),
             finished=tuple((channel.cursor.finished[i].start, channel.cursor.finished[i].end)
                            for i in range(channel.cursor.finished_count)))
+
+    # -- for the next process --
+    #
+    # If the process dies, the next one finds the topic's messages in memory. A note, which is like
+    # the first entry of a journal, contains everything that does not fit into an owner.
+
+    cdef int begin_owner(self) except -1:
+        """Let the next process find the topic."""
+        self.owner = self.scheduler.owners.add(self.key, 0)
+        self.number = self.owner.number
+        self.state_log()
+        return 0
+
+    cdef void end_owner(self) noexcept:
+        """The topic ends: the next process must not find it."""
+        if self.owner != NULL:
+            self.scheduler.owners.remove(self.owner)
+            self.owner = NULL
+            self.number = 0
+
+    cdef void state_log(self) noexcept:
+        """State the log's name, and which records belong to it."""
+        memcpy(self.owner.log_id, <const char *><bytes>self.log.log_id, 16)
+        self.owner.log_first = self.log_first
+
+    cdef int save_position(self) except -1:
+        """State where the topic is, at the end of a turn."""
+        cdef Owners owners = self.scheduler.owners
+        cdef Position *saved
+        cdef Position *to
+        if self.owner == NULL:
+            return 0
+        saved = &self.owner.positions[self.owner.current]
+        to = next_position(self.owner)
+        to.seq = self.fanout.seq
+        to.note = saved.note
+        if self.note_due:
+            to.note = self.new_note(self.note_state())
+            self.note_due = False
+        turn_position(self.owner)
+        if saved.note != NULL and saved.note != to.note:
+            owners.free_note(saved.note)
+        saved.note = to.note
+        return 0
+
+    cdef int save_channel(self, Channel channel) except -1:
+        """State where a channel is, at the end of a turn."""
+        cdef Note *note
+        if channel.owner == NULL:
+            return 0
+        note = channel.owner.positions[channel.owner.current].note
+        if channel.note_due:
+            note = self.new_note(self.channel_note_state(channel))
+            channel.note_due = False
+        channel.save_position(note)
+        return 0
+
+    cdef Note *new_note(self, state) except? NULL:
+        """Return a note with this state; NULL if there is no state."""
+        cdef bytes encoded
+        cdef Note *note
+        if state is None:
+            return NULL
+        encoded = journal.encode_snapshot(state)
+        note = self.scheduler.owners.new_note(<uint32_t>len(encoded))
+        if note == NULL:
+            raise MemoryError()
+        memcpy(note_bytes(note), <const char *>encoded, len(encoded))
+        note.crc = crc32c(encoded)
+        return note
+
+    cdef object note_state(self):
+        """Return what the topic's note contains, as a TopicState; None: nothing."""
+        cdef uint32_t i
+        if not (self.paused or self.hole_count or self.has_secret or self.named or self.producers
+                or self.past or self.missing):
+            return None
+        return journal.TopicState(
+            log_id=self.log.log_id,
+            paused=bool(self.paused),
+            holes=tuple((self.holes[i].start, self.holes[i].end) for i in range(self.hole_count)),
+            cursors=self.named.state(),
+            epochs=self.producers.state(self.visible.seq) if self.producers else (),
+            produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
+            past=tuple(one for one in self.past if one.end > self.first_kept()),
+            missing=tuple(one for one in self.missing if one[1] > self.first_kept()),
+            secret=(<const char *>self.secret)[:sizeof(self.secret)] if self.has_secret else b"",
+        )
+
+    cdef object channel_note_state(self, Channel channel):
+        """Return what a channel's note contains, as a TopicState of one channel; None: nothing."""
+        if not (channel.paused or channel.cursor.finished_count or channel.transfer is not None
+                or channel.paused_keys or channel.emptied_keys):
+            return None
+        return journal.TopicState(
+            log_id=bytes(16), channels=(replace(self.channel_state(channel), taken=b""),))
 
     @property
     def first_seq(self):

@@ -348,6 +348,7 @@ cdef class Compaction:
         block.flags = SURVIVORS | SEALED
         block.first_seq = <uint64_t>-1
         self.window.add_straggler(block)
+        self.window.own(block)
         # The pin keeps the block while it is open, even if all its entries finish.
         self.window.pin(block)
         self.survivor = block

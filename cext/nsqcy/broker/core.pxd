@@ -8,7 +8,7 @@ from nsqcy.channels.core cimport (
 )
 from nsqcy.storage.core cimport (
     RECORD_EXT_DELAY_SIZE, Block, BlockPool, Cursor, Deferred, Entry, FileCalls, IoThread, Log,
-    Produced, Record, RecordWindow, log_done,
+    LeftMemory, LeftTopic, Note, Produced, Record, RecordWindow, keep_store_order, log_done,
 )
 
 # -- compaction --
@@ -447,6 +447,13 @@ cdef class TopicQueue(RecordWindow):
     cdef int acknowledge_at(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
     cdef int set_delay(self, Record *record, int64_t delay) except -1
+    cdef inline void state_visible(self) noexcept:
+        """Let the next process know which records are visible; call this before a publisher is
+        answered."""
+        if self.owner != NULL:
+            keep_store_order()
+            self.owner.visible = self.visible.seq
+
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int acknowledge_later(self, Waiter waiter, uint64_t ticket) except -1
     cdef int unpublish(self) except -1
@@ -591,6 +598,7 @@ cdef class Checkpoints(TopicQueue):
     cdef bint journal_stale             # the journal is out of date
     cdef bint is_as_saved               # the last process's journal has not been replaced
     cdef uint64_t saved_end             # visible.seq in that journal
+    cdef uint64_t log_first             # first record of this process's log
     cdef Snapshot snapshot              # snapshot in progress; None if there is none
     cdef bint snapshot_due              # another snapshot must follow the one in progress
     cdef list journal_waiters           # callbacks for the next journal
@@ -635,6 +643,14 @@ cdef class Checkpoints(TopicQueue):
     cdef int answer_changes(self, str reason) except -1
     cdef int delete_log(self, done) except -1
     cdef object state(self)
+    cdef int begin_owner(self) except -1
+    cdef void end_owner(self) noexcept
+    cdef void state_log(self) noexcept
+    cdef int save_position(self) except -1
+    cdef int save_channel(self, Channel channel) except -1
+    cdef Note *new_note(self, state) except? NULL
+    cdef object note_state(self)
+    cdef object channel_note_state(self, Channel channel)
 
 # -- topic_log --
 
@@ -662,7 +678,6 @@ cdef class TopicLog(Checkpoints):
     cdef Compaction compaction          # None before the first compaction
     cdef bint retains                   # the log keeps records that every channel has finished
     cdef uint64_t held_bytes            # between `kept` and `outdated`, for named cursors only
-    cdef uint64_t log_first             # first record of this process's log
     cdef OpenReads reads                # None before the first read
     cdef bint hurried                   # write memory-only records before the next tick
 
@@ -698,6 +713,7 @@ cdef class TopicLog(Checkpoints):
     cdef void cool(self) noexcept
     cdef void date_blocks(self) noexcept
     cdef int expire_cursors(self) except -1
+    cdef void cursors_changed(self) noexcept
     cdef uint64_t held_seq(self) except? 0
     cdef int journal_cursor(self, cursor, bint deleted, done) except -1
 
@@ -769,6 +785,8 @@ cdef class Shard:
     cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None
     cdef readonly dict topics               # bytes name -> Topic
     cdef readonly dict closed               # (group, bytes name) -> Topic that is being drained
+    cdef readonly LeftMemory left           # topics of a dead process to be restored; or None
+    cdef object marks                       # what MemoryRecovery tells what it reads; or None
     cdef dict unloaded                      # key -> _Unloaded: topics that could not be restored
     # Returns the number of syncs that an exit replaces with one sync of the file system; 0: none.
     # If None, each file has its own sync.
@@ -789,6 +807,7 @@ cdef class Shard:
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)
     cdef Topic make_topic(self, bytes key)
+    cdef LeftTopic left_topic(self, Topic topic)
     cdef Log make_log(self, str name, FileCalls files, str directory)
     cdef list all_topics(self)
     cdef int64_t turn(self) except? -1

@@ -16,7 +16,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EIO, ESTALE
 from libc.limits cimport INT_MAX
-from libc.stdint cimport INT64_MAX
+from libc.stdint cimport INT64_MAX, INT64_MIN
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
@@ -27,22 +27,25 @@ from nsqcy.base.core cimport (
 )
 from nsqcy.channels.core cimport (
     CHANNEL_COUNTERS, CHANNEL_FIGURES, DROP_NEWEST, DROP_OLDEST, EPHEMERALS, IN_FLIGHT_TIMER,
-    NO_FLOW, OWN, REDRIVEN, REJECT, TOPIC_BYTES, TOPIC_COUNTERS, TOPIC_DEPTH, TOPIC_DISK_BYTES,
-    TOPIC_DROPPED, TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY, TOPIC_MESSAGES,
-    TOPIC_PAUSED, UNRESOLVED, Consumer, Discarded, InFlightList, Listing, PackedEntry, Packing,
-    Timer, Transfer, TransferReason, add_counters, cursor_add_finished, cursor_passes, on_full_of,
+    NO_FLOW, OWN, REDRIVEN, REJECT, REJECTED, TOPIC_BYTES, TOPIC_COUNTERS, TOPIC_DEPTH,
+    TOPIC_DISK_BYTES, TOPIC_DROPPED, TOPIC_DUPLICATES, TOPIC_FIGURES, TOPIC_IDS, TOPIC_IDS_EARLY,
+    TOPIC_MESSAGES, TOPIC_PAUSED, UNRESOLVED, Consumer, Discarded, InFlightList, Listing,
+    PackedEntry, Packing, Timer, Transfer, TransferReason, add_counters, cursor_add_finished,
+    cursor_passes, on_full_of,
 )
 from nsqcy.formats cimport FORMAT_IDS, FORMAT_LOG_BLOCK
 from nsqcy.storage.core cimport (
-    DEFERRED, IN_WINDOW, LARGEST_BLOCK, LOADING, NEVER, RECORD_ADDRESSED, RECORD_COPY,
-    RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES, RECORD_EXT_CHANNEL, RECORD_EXT_DELAY,
-    RECORD_EXT_EXPIRES, RECORD_EXT_EXPIRES_SIZE, RECORD_EXT_HEADERS, RECORD_EXT_PRODUCED,
-    RECORD_EXT_PRODUCED_SIZE, RECORD_EXT_TAKEN, RECORD_HEADERS, RECORD_ONCE, RECORD_PRODUCED,
-    RECORD_TAKEN, RUN_HAS_DELAYED, RUN_HAS_ONCE, RUN_HAS_PRODUCED, RUN_SURVIVORS, SEALED, SURVIVORS,
-    TRANSFERRING, Extent, Hole, Recovered, RecoveredRun, Segment, append_record, is_spoiled,
-    offset_of, record_address, record_address_of, record_body, record_dedup_id, record_delay,
-    record_extend, record_extension_size, record_headers, record_key, record_priority,
-    record_produced, recover_ids, recover_log, size_tag, transfer_number,
+    ARENA_SIZE, BLOCK_CLASSES, CHUNK_UNITS, DEFERRED, IN_FLIGHT, IN_WINDOW, LARGEST_BLOCK, LOADING,
+    MIN_BLOCK, MIN_RECORD, NEVER, QUEUED, RANGE_UNIT, RECORD_ADDRESSED, RECORD_COPY, RECORD_DAMAGED,
+    RECORD_DELAYED, RECORD_EXPIRES, RECORD_EXT_CHANNEL, RECORD_EXT_DELAY, RECORD_EXT_EXPIRES,
+    RECORD_EXT_EXPIRES_SIZE, RECORD_EXT_HEADERS, RECORD_EXT_PRODUCED, RECORD_EXT_PRODUCED_SIZE,
+    RECORD_EXT_TAKEN, RECORD_HEADERS, RECORD_ONCE, RECORD_PRODUCED, RECORD_TAKEN, RUN_HAS_DELAYED,
+    RUN_HAS_ONCE, RUN_HAS_PRODUCED, RUN_SURVIVORS, SEALED, SURVIVORS, TRANSFERRING, UNIT_ARENA,
+    UNIT_LARGE, Extent, Hole, LeftChannel, Owner, Owners, Position, Recovered, RecoveredRun,
+    Segment, append_record, is_spoiled, next_position, note_bytes, offset_of, page_of,
+    record_address, record_address_of, record_body, record_dedup_id, record_delay, record_extend,
+    record_extension_size, record_headers, record_key, record_priority, record_produced,
+    record_size, recover_ids, recover_log, size_tag, transfer_number, turn_position,
 )
 
 from nsqcy import formats
@@ -73,4 +76,6 @@ include "checkpoint.pyx"
 include "topic_log.pyx"
 include "topic.pyx"
 include "recovery.pyx"
+include "memory_recovery.pyx"
 include "shard.pyx"
+include "memory_check.pyx"

@@ -128,6 +128,7 @@ cdef class DeadLetterTransfer(Transfer):
             self.begun = True
             epoch = int.from_bytes(os.urandom(8), "little")
             self.runs.append(TransferRun(number, epoch, target))
+            self.source.note_due = True
         self.next_number += 1
         self.source.add_transfer(entry, reason, number)
         if client:

@@ -18,9 +18,9 @@ ctypedef struct Place:
 cdef uint64_t NO_SEQ = <uint64_t>-1
 
 
-cdef int compare_runs(const void *a, const void *b) noexcept nogil:
-    cdef uint64_t one = (<const RecoveredRun *>a).first_seq
-    cdef uint64_t other = (<const RecoveredRun *>b).first_seq
+cdef int compare_first_seqs(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<Block *const *>a)[0].first_seq
+    cdef uint64_t other = (<Block *const *>b)[0].first_seq
     return (one > other) - (one < other)
 
 
@@ -50,17 +50,21 @@ cdef int note_error(void *arg, int error) except -1:
     return 0
 
 
-cdef int restore(Topic topic, channels) except -1:
-    """Restore a topic from its files. `channels`: {name: paused}, from the metadata; None: there is
-    no metadata, and the journal contains the pauses.
+cdef int restore(Topic topic, channels, LeftTopic left=None, marks=None) except -1:
+    """Restore a topic from its files, and from the memory of a process that has died (`left`).
+    `channels`: {name: paused}, from the metadata; None: there is no metadata, and the journal
+    contains the pauses. `marks`: see MemoryRecovery.
 
     Raises Unreadable if a file cannot be read now. In that case, the topic is closed and nothing on
-    disk has changed: restore another topic from the files later.
+    disk and in `left` has changed: restore another topic from the same files and memory later.
     """
-    cdef Recovery recovery = Recovery(topic)
+    cdef Recovery recovery = Recovery(topic) if left is None else \
+        MemoryRecovery(topic, left, marks)
     try:
         return recovery.restore(channels)
     except Unreadable:
+        if marks is not None:
+            marks.end()
         topic.lose()
         recovery.release_unneeded()
         raise
@@ -71,12 +75,15 @@ cdef class Recovery:
     cdef Topic topic
     cdef Place *places                  # blocks, ordered by location
     cdef size_t place_count
+    cdef Block **blocks                 # the same blocks, ordered by seq
+    cdef size_t block_count
 
-    def __cinit__(self, Topic topic not None):
+    def __init__(self, Topic topic not None):
         self.topic = topic
 
     def __dealloc__(self):
         free(self.places)
+        free(self.blocks)
 
     cdef int restore(self, channels) except -1:
         """Restore the entire topic, step by step."""
@@ -127,7 +134,7 @@ cdef class Recovery:
             if saved is not None:
                 ahead[name] = self.restore_channel(channel, saved)
         self.restore_new_delays(state.fanout_seq if state is not None else 1,
-                                bool(names) and not (state is not None and state.paused))
+                                self.were_fanned_out(state, names))
         self.restore_produced(state, unjournaled)
         self.restore_new_ids(ids_seq)
         if state is None:
@@ -145,6 +152,22 @@ cdef class Recovery:
         topic.fan_out()
         if self.is_as_saved(state, names, whole):
             topic.expect_no_change()
+        self.state_all()
+        return 0
+
+    cdef int state_all(self) except -1:
+        """Let the next process find what was restored."""
+        cdef Topic topic = self.topic
+        cdef Channel channel
+        if topic.owner == NULL:
+            return 0
+        topic.state_log()
+        topic.state_visible()
+        topic.note_due = True
+        topic.save_position()
+        for channel in topic.channels.values():
+            channel.note_due = True
+            topic.save_channel(channel)
         return 0
 
     cdef bint is_as_saved(self, state, dict names, bint whole) except -1:
@@ -259,43 +282,66 @@ cdef class Recovery:
     cdef int restore_blocks(self, Recovered found, uint64_t minimum) except -1:
         """Turn runs on disk into blocks that are not in memory: blocks in the window, or stragglers
         before it."""
+        cdef size_t i
+        self.make_room(found.run_count)
+        for i in range(found.run_count):
+            self.add_run(&found.run_array[i])
+        self.link_blocks(minimum)
+        return 0
+
+    cdef int add_run(self, const RecoveredRun *run) except -1:
+        """Add a block that is on disk."""
+        cdef Block *block = self.topic.pool.new_block(0)
+        block.size = block.written = block.stored = run.extent.bytes
+        block.count = max(1, run.count)
+        block.first_seq = run.first_seq
+        block.last_seq = run.last_seq
+        block.first_time = run.first_time
+        block.last_time = max(<int64_t>1, run.last_time)
+        block.extent = run.extent
+        block.flags = SEALED
+        if run.flags & RUN_SURVIVORS:
+            block.flags |= SURVIVORS
+        self.add_block(block, run.extent.segment.number, run.extent.offset, run.flags)
+        return 0
+
+    cdef int make_room(self, size_t count) except -1:
+        """Make room for this many blocks."""
+        self.places = <Place *>malloc((count + 1) * sizeof(Place))
+        self.blocks = <Block **>malloc((count + 1) * sizeof(Block *))
+        if self.places == NULL or self.blocks == NULL:
+            raise MemoryError()
+        self.place_count = self.block_count = 0
+        return 0
+
+    cdef void add_block(self, Block *block, uint64_t segment, uint64_t offset,
+                        uint32_t flags) noexcept:
+        cdef Place *place = &self.places[self.place_count]
+        place.segment = segment
+        place.offset = offset
+        place.block = block
+        place.has_delayed = (flags & RUN_HAS_DELAYED) != 0
+        place.has_produced = (flags & RUN_HAS_PRODUCED) != 0
+        place.has_once = (flags & RUN_HAS_ONCE) != 0
+        self.place_count += 1
+        self.blocks[self.block_count] = block
+        self.block_count += 1
+
+    cdef void link_blocks(self, uint64_t minimum) noexcept:
+        """Put all blocks into the window or before it."""
         cdef Topic topic = self.topic
-        cdef RecoveredRun *run
         cdef Block *block
         cdef size_t i
-        self.places = <Place *>malloc((found.run_count + 1) * sizeof(Place))
-        if self.places == NULL:
-            raise MemoryError()
-        self.place_count = 0
-        if found.run_count:
-            qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
-        for i in range(found.run_count):
-            run = &found.run_array[i]
-            block = topic.pool.new_block(0)
-            block.size = block.written = block.stored = run.extent.bytes
-            block.count = max(1, run.count)
-            block.first_seq = run.first_seq
-            block.last_seq = run.last_seq
-            block.first_time = run.first_time
-            block.last_time = max(<int64_t>1, run.last_time)
-            block.extent = run.extent
-            block.flags = SEALED
-            self.places[self.place_count].segment = run.extent.segment.number
-            self.places[self.place_count].offset = run.extent.offset
-            self.places[self.place_count].block = block
-            self.places[self.place_count].has_delayed = (run.flags & RUN_HAS_DELAYED) != 0
-            self.places[self.place_count].has_produced = (run.flags & RUN_HAS_PRODUCED) != 0
-            self.places[self.place_count].has_once = (run.flags & RUN_HAS_ONCE) != 0
-            self.place_count += 1
-            if run.flags & RUN_SURVIVORS:
-                block.flags |= SURVIVORS
-                topic.add_straggler(block)
-            elif run.last_seq < minimum:
+        if self.block_count:
+            qsort(self.blocks, self.block_count, sizeof(Block *), compare_first_seqs)
+            qsort(self.places, self.place_count, sizeof(Place), compare_places)
+        for i in range(self.block_count):
+            block = self.blocks[i]
+            if block.flags & SURVIVORS or block.last_seq < minimum:
                 topic.add_straggler(block)
             else:
                 topic.push_block(block)
-        qsort(self.places, self.place_count, sizeof(Place), compare_places)
-        return 0
+            topic.own(block)
 
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept:
         """Return the block that contains a location on disk; NULL if there is none."""
@@ -473,6 +519,7 @@ cdef class Recovery:
         entry.attempts = packed.attempts
         entry.round = channel.round
         entry.node.index = UNRESOLVED
+        channel.own(entry)
         return channel.make_transfer().restore_transfer(
             entry, <TransferReason>packed.reason, <uint64_t>packed.due)
 
@@ -546,6 +593,10 @@ cdef class Recovery:
             topic.add_delayed(entry)
             block.refs -= 1
         return 0
+
+    cdef bint were_fanned_out(self, state, dict names) except -1:
+        """Return whether the records after the journal had probably been fanned out."""
+        return bool(names) and not (state is not None and state.paused)
 
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
         """Restore delayed records from `seq` on that are not in the journal.
@@ -797,6 +848,7 @@ cdef class Recovery:
                 entry.round = channel.round
                 entry.node.index = NO_FLOW
                 topic.ref(block)
+                channel.own(entry)
                 channel.queue_entry(entry, size_tag(record.body_length))
             at += record.length
         return 0

@@ -126,6 +126,7 @@ cdef class Shard:
             topic.log = self.make_log(topic.name, copied[0], copied[1])
         elif self.io is not None and not topic.ephemeral:
             topic.log = self.make_log(topic.name, self.io, self.data_path)
+            topic.begin_owner()
         topic.apply_policy()
         self.topics[key] = topic
         if copied is not None:
@@ -163,14 +164,54 @@ cdef class Shard:
         topic.paused = paused
         if topic.log is not None:
             try:
-                restore(topic, channels)
+                restore(topic, channels, self.left_topic(topic), self.marks)
             except Unreadable:
                 del self.topics[key]
                 raise
+            if self.left is not None:
+                self.left.topics.pop(key, None)
         else:
             for name, channel_paused in channels.items():
                 topic.channel(name).pause(channel_paused)
         return topic
+
+    # -- the memory of a dead process --
+
+    def inherit(self, LeftMemory left not None, marks=None):
+        """Restore topics from the memory of a dead process, too, when they are loaded. Its blocks
+        are in the pool's records. `marks`: see MemoryRecovery."""
+        self.left = left
+        self.marks = marks
+
+    cdef LeftTopic left_topic(self, Topic topic):
+        """Return what a dead process has left of a topic; None: nothing."""
+        if self.left is None or topic.owner == NULL:
+            return None
+        if self.marks is not None and self.marks.leaves_out(topic.key, 0):
+            return None
+        return <LeftTopic>self.left.topics.get(topic.key)
+
+    def end_inheritance(self):
+        """All topics that can be loaded are loaded, and the next process can find what they have in
+        memory: from now on, the memory of the dead process is used again. Topics whose logs cannot
+        be read keep what is theirs."""
+        cdef LeftTopic left
+        if self.left is not None:
+            for left in list(self.left.topics.values()):
+                if left.key in self.unloaded:
+                    left.hold(self.pool)
+                else:
+                    del self.left.topics[left.key]
+            self.left.forget()
+            if not self.left.topics:
+                self.left = None
+        self.marks = None
+        self.pool.end_adoption()
+
+    @property
+    def left_topics(self):
+        """Return the topics of a dead process that are not loaded."""
+        return [] if self.left is None else list(self.left.topics)
 
     def open_closed(self, str group not None, bytes key not None, FileCalls files not None,
                     str directory not None):
@@ -251,11 +292,16 @@ cdef class Shard:
         """Return the number of messages of each topic that are not known to be on disk. The number
         is 0 if only the topic's journal is not on disk."""
         cdef Topic topic
+        cdef LeftTopic left
         found = {}
         for topic in self.all_topics():
             count = topic.unsaved()
             if count or topic.has_lost_journal:
                 found[topic.name] = found.get(topic.name, 0) + count
+        for key in self.unloaded if self.left is not None else ():
+            left = <LeftTopic>self.left.topics.get(key)
+            if left is not None and left.memory_records():
+                found[key.decode()] = left.memory_records()
         return found
 
     def set_draining(self, bint draining):
@@ -362,6 +408,7 @@ cdef class Shard:
                 if budget == 0:
                     channel.touch_dirty()
                     left = True
+                (<Topic>channel.window).save_channel(channel)
             except Exception as error:
                 self.host.report(channel.name, error)
             channel.set_alarm()

@@ -248,6 +248,8 @@ cdef class Topic(TopicLog):
             if self.moved_from is None:
                 self.apply_channel_policy(channel)
             self.channels[name] = channel
+            if self.owner != NULL and not channel.ephemeral:
+                channel.begin_owner(self.number)
             self.bound_channel(channel)
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             if self.fanout.seq < self.visible.seq:
@@ -319,6 +321,7 @@ cdef class Topic(TopicLog):
         if channel.ephemeral and done is not None:
             done(None)
             done = None
+        channel.note_due = True
         self.record(done)
 
     def cancel(self, str name, uint64_t id, done):
@@ -404,6 +407,7 @@ cdef class Topic(TopicLog):
             return 0
         if self.unannounced:
             self.announced()
+        self.end_owner()
         if self.log is not None and not delete:
             # Call this first, so that the files are kept even if runs are released afterwards.
             self.log.close(NULL, NULL)
@@ -467,7 +471,7 @@ cdef class Topic(TopicLog):
                 and self.stable < self.visible.seq:
             self.hurried = True
             self.host.hurried.append(self)
-        return 0
+        return self.save_position()
 
     cdef int tick(self) except -1:
         """Do the once-a-second work; return its cost in units of TICK_BUDGET."""

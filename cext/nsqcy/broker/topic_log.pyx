@@ -253,6 +253,7 @@ cdef class TopicLog(Checkpoints):
                 end.offset = write.end
                 end.seq = write.last_seq + 1
                 self.move_cursor(&self.visible, &end)
+                self.state_visible()
                 if self.visible.seq == self.next_seq:
                     self.pending_messages = 0
                 self.fan_out()
@@ -550,7 +551,7 @@ cdef class TopicLog(Checkpoints):
     def find_cursor(self, str name not None):
         """Return a named cursor (storage.journal.NamedCursor) and mark it as used; None if it does
         not exist."""
-        self.journal_stale = True
+        self.cursors_changed()
         return self.named.use(name, self.scheduler.wall)
 
     def delete_cursor(self, str name not None, done not None):
@@ -567,9 +568,13 @@ cdef class TopicLog(Checkpoints):
 
     cdef int expire_cursors(self) except -1:
         if self.named.expire(self.scheduler.wall - self.host.log_cursor_expiry):
-            self.journal_stale = True
+            self.cursors_changed()
             self.update_retains()
         return 0
+
+    cdef void cursors_changed(self) noexcept:
+        self.journal_stale = self.note_due = True
+        self.touch_dirty()
 
     cdef uint64_t held_seq(self) except? 0:
         """Return the first record that a named cursor keeps."""
@@ -579,7 +584,7 @@ cdef class TopicLog(Checkpoints):
         return NOTHING_HELD if seq is None else seq
 
     cdef int journal_cursor(self, cursor, bint deleted, done) except -1:
-        self.journal_stale = True
+        self.cursors_changed()
         if self.log is None:
             done(None)
             return 0

@@ -600,6 +600,7 @@ cdef class TopicQueue(RecordWindow):
             self.pending_messages += count      # some messages were not dropped
             return 1
         self.cursor_to_end(&self.visible)
+        self.state_visible()
         self.fan_out()
         return self.unannounced
 

@@ -96,6 +96,13 @@ cdef class Channel(Dispatch):
         for consumer in self.consumers:
             self.give_timeout(consumer)
 
+    cdef int begin_owner(self, uint32_t topic) except -1:
+        """Let the next process find the channel. `topic`: number of the topic."""
+        self.owner = self.scheduler.owners.add(self.name.encode(), topic)
+        self.save_position(NULL)
+        self.number = self.pages.owner = self.owner.number
+        return 0
+
     cdef bint is_unused(self) noexcept:
         """Return whether the channel should be pruned. Called once a second."""
         if self.consumers or self.held() and not self.prune_messages:
@@ -486,6 +493,7 @@ cdef class Channel(Dispatch):
         self.window.move_cursor(&self.cursor.at, &self.window.fanout)
         self.window.trim()
         self.set_alarm()
+        self.touch_dirty()      # the position has changed
         for consumer in self.consumers:
             consumer.in_flight = 0
             self.check_ready(consumer)
@@ -495,10 +503,13 @@ cdef class Channel(Dispatch):
     cdef int drop_everything(self) except -1:
         """Drop all messages; free them immediately if they are few."""
         cdef Discarded discarded = Discarded()
+        if self.owner != NULL:
+            self.number = self.scheduler.owners.renumber(self.owner)
         discarded.window = self.window
         discarded.entries = self.drop_in_flight()
         discarded.pages = self.pages
         memset(&self.pages, 0, sizeof(Pages))
+        self.pages.owner = self.number
         # Only deferred messages are left; removing them in order would double the cost.
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
@@ -552,6 +563,10 @@ cdef class Channel(Dispatch):
         if self.transfer is not None:
             self.remove_consumer(self.transfer)
             self.transfer = None
+        if self.owner != NULL:
+            self.scheduler.owners.remove(self.owner)
+            self.owner = NULL
+            self.number = 0
         self.drop_everything()
         self.window.unwatch(&self.cursor.at)
         self.drop_alarm()

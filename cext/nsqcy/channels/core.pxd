@@ -9,8 +9,8 @@ from nsqcy.base.core cimport (
     heap_check, heap_due, heap_push, heap_remove, heap_update, histogram_add,
 )
 from nsqcy.storage.core cimport (
-    IN_FLIGHT, LOADING, Block, BlockPool, Cursor, Deferred, Entry, Hole, Pages, ReadAhead, Record,
-    RecordWindow,
+    IN_FLIGHT, LOADING, Block, BlockPool, Cursor, Deferred, Entry, Hole, Note, Owner, Owners, Pages,
+    Position, ReadAhead, Record, RecordWindow, keep_store_order,
 )
 
 # -- channel_cursor --
@@ -339,6 +339,7 @@ cdef class SchedulerState:
     cdef list discarded                     # messages to be freed; see Discarded
     cdef Heap channel_timers
     cdef BlockPool pool
+    cdef readonly Owners owners
     cdef public uint64_t mem_queue_size     # messages
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware
@@ -651,6 +652,11 @@ cdef class KeyIndex:
     cdef uint64_t bits_base             # record of the first bit; a multiple of 64
     cdef uint64_t bits_room             # words
     cdef readonly uint64_t passed       # bits that are set
+    # Words of `bits` that save_bits() must copy, as (seq / 64) of their first record.
+    cdef uint64_t changed_from
+    cdef uint64_t changed_to            # exclusive
+    cdef uint64_t bits_end              # no record from here on has a bit; a multiple of 64
+    cdef bint bits_lost                 # the saved bits are those of an index that has ended
     cdef Block *last_block              # block of the latest item; only a hint
 
     # Memory; see KeyRoom.
@@ -792,6 +798,12 @@ cdef class KeyIndex:
     cdef int room_for_bits(self, uint64_t end) except -1
     cdef uint64_t first_clear(self, uint64_t seq) noexcept
     cdef int advance(self) except -1
+    cdef inline void bit_changed(self, uint64_t word) noexcept:
+        self.changed_from = min(self.changed_from, word)
+        self.changed_to = max(self.changed_to, word + 1)
+        self.bits_end = max(self.bits_end, (word + 1) << 6)
+
+    cdef bint save_bits(self, Owners owners, const Position *saved, Position *to) noexcept
     cdef bytes packed_bits(self)
     cdef int restore_bits(self, uint64_t first, bytes packed) except -1
     cdef Flow *next_flow(self) noexcept
@@ -851,6 +863,10 @@ cdef class UnfinishedMessages:
     cdef readonly bint ephemeral
     cdef uint64_t mem_queue_size            # maximum number of messages, from the policy
     cdef ChannelCursor cursor
+    cdef Owner *owner                       # NULL: the channel ends with its process
+    cdef uint32_t number                    # of the owner; 0 if there is none
+    cdef bint note_due                      # what the owner's note contains has changed
+    cdef uint64_t arrivals                  # messages that were queued
 
     # Deferred.
     cdef Pages pages
@@ -893,6 +909,7 @@ cdef class UnfinishedMessages:
     cdef Entry *unpacked_in_flight          # the list's next message; NULL: the end of the list
     cdef Entry *unpacked                    # the checkpoint's next entry in the queue
 
+    cdef void save_position(self, Note *note) noexcept
     cdef void become_dirty(self) noexcept
     cdef void set_alarm(self) noexcept
     cdef void drop_alarm(self) noexcept
@@ -953,7 +970,13 @@ cdef class UnfinishedMessages:
         entry.attempts = 0
         entry.round = self.round
         self.window.ref(entry.block)
+        self.own(entry)
         return entry
+
+    cdef inline void own(self, Entry *entry) noexcept:
+        """State that a new entry, which is complete, is the channel's."""
+        keep_store_order()
+        entry.owner = self.number
 
     cdef inline void drop_entry(self, Entry *entry) noexcept:
         if self.keys is not None:
@@ -985,6 +1008,7 @@ cdef class UnfinishedMessages:
         heap_remove(&self.timers, &deferred.node)
         self.deferred_count -= 1
         (<Deferred *>entry)[0] = deferred[0]
+        self.own(entry)
         self.pool.free_deferred(&self.pages, deferred)
         if self.keys is not None:
             entry.node.index = self.keys.forget_deferred(entry.seq)
@@ -1280,6 +1304,7 @@ cdef class Channel(Dispatch):
     cdef int expire_in_flight_list(self, InFlightList *in_flight_list, int budget) except -1
     cdef void set_cut_off(self, bint cut_off) noexcept
     cdef void move(self) noexcept
+    cdef int begin_owner(self, uint32_t topic) except -1
     cdef int drop_everything(self) except -1
     cdef Entry *drop_in_flight(self) noexcept
     cdef int close(self) except -1

@@ -18,8 +18,8 @@ from nsqcy.base.core cimport (
 from nsqcy.storage.core cimport (
     DEFERRED, NEVER, QUEUED, RECORD_ADDRESSED, RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES,
     TRANSFERRING, Extent, Page, deferred_of, is_spoiled, record_address, record_address_of,
-    offset_of, record_expiry, record_key, record_key_hash, record_priority, size_tag,
-    transfer_number,
+    next_position, note_bytes, offset_of, record_expiry, record_key, record_key_hash,
+    record_priority, size_tag, transfer_number, turn_position,
 )
 
 from nsqcy.config.policies import ON_FULL as _ON_FULL

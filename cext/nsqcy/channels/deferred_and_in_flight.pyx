@@ -27,6 +27,8 @@ cdef Py_ssize_t in_flight_lists_alive() noexcept:
 cdef inline void append(UnfinishedMessages messages, Entry *entry) noexcept:
     """Add a message to the end of the queue."""
     entry.next = NULL
+    entry.due = <int64_t>messages.arrivals
+    messages.arrivals += 1
     if messages.queue_last == NULL:
         messages.queue_first = entry
     else:
@@ -53,6 +55,31 @@ cdef class UnfinishedMessages:
         table_free(&self.table)
         heap_free(&self.timers)
         free(self.cursor.finished)
+
+    # -- for the next process --
+
+    cdef void save_position(self, Note *note) noexcept:
+        """State where the channel is, at the end of a turn. `note`: what else a journal would
+        contain; it may be the previous note."""
+        cdef Owners owners = self.scheduler.owners
+        cdef Position *saved = &self.owner.positions[self.owner.current]
+        cdef Position *to = next_position(self.owner)
+        to.seq = self.cursor.at.seq
+        to.skipped = self.cursor.skipped
+        to.replay_end = self.cursor.replay_end
+        to.note = note
+        to.bits = NULL
+        if self.keys is not None and not self.keys.save_bits(owners, saved, to):
+            return                  # no memory: the previous position stays valid
+        turn_position(self.owner)
+        if saved.note != NULL and saved.note != note:
+            owners.free_note(saved.note)
+        if saved.bits != NULL and saved.bits != to.bits:
+            owners.free_note(saved.bits)
+        elif to.bits != NULL:
+            clear_passed(saved, to)
+        saved.note = to.note
+        saved.bits = to.bits
 
     # -- the scheduler --
 
@@ -116,12 +143,17 @@ cdef class UnfinishedMessages:
     cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
         """Defer a message until `due`; copy its fields."""
         cdef Deferred *deferred = self.pool.new_deferred(&self.pages, message.id)
-        deferred[0] = message[0]
-        deferred.state = DEFERRED
-        deferred.node.index = HEAP_NOWHERE
+        cdef Deferred copy = message[0]
+        copy.block = NULL
+        copy.state = DEFERRED
+        copy.due = due
+        copy.node.index = HEAP_NOWHERE
+        deferred[0] = copy
         if heap_push(&self.timers, &deferred.node, due) < 0:
             self.pool.free_deferred(&self.pages, deferred)
             raise MemoryError()
+        keep_store_order()
+        deferred.block = message.block
         self.deferred_count += 1
         self.touch_dirty()
         return deferred
@@ -237,6 +269,7 @@ cdef class UnfinishedMessages:
         entry.round = self.round
         entry.node.index = NO_FLOW
         self.window.ref(entry.block)
+        self.own(entry)
         self.cursor.skipped += 1
         self.queue_entry(entry, addressed.node.tag)
         return 0
@@ -266,6 +299,7 @@ cdef class UnfinishedMessages:
         entry.in_flight_list = NULL
         if self.keyed:
             entry.in_flight_list = <void *>self.keys.restore_place(entry, place)
+        self.own(entry)
         self.queued += 1
         self.append_to_queue(entry)
         self.touch_dirty()

@@ -73,6 +73,20 @@ cdef inline bint counts(uint32_t flow) noexcept nogil:
     return flow != NO_FLOW and flow < UNRESOLVED
 
 
+cdef enum:
+    MAX_NOTE_WORDS = 0x10000000     # 2 GiB
+
+
+cdef void clear_passed(const Position *saved, const Position *to) noexcept:
+    """Clear the words of bits that the cursor has passed since the position `saved`."""
+    cdef uint64_t *words = <uint64_t *>note_bytes(to.bits)
+    cdef uint64_t at = saved.seq >> 6
+    cdef uint64_t end = min(to.seq >> 6, at + to.words)
+    while at < end:
+        words[at & (to.words - 1)] = 0
+        at += 1
+
+
 @cython.final
 @cython.no_gc_clear     # otherwise, the index could not return its part of the room
 cdef class KeyIndex:
@@ -131,6 +145,8 @@ cdef class KeyIndex:
         self.give(self.bits_room * sizeof(uint64_t))
         self.bits = NULL
         self.bits_room = self.passed = 0
+        self.bits_end = 0
+        self.bits_lost = True
         self.forget_rates()
         self.last_block = NULL
         heap_remove(&self.scheduler.channel_timers, &self.alarm.node)
@@ -1196,6 +1212,7 @@ cdef class KeyIndex:
             mask = (<uint64_t>-1 if count == 64 else (<uint64_t>1 << count) - 1) << (seq & 63)
             fresh += count_ones(mask & ~word[0])
             word[0] |= mask
+            self.bit_changed(seq >> 6)
             seq += count
         self.passed += fresh
         return fresh
@@ -1273,6 +1290,46 @@ cdef class KeyIndex:
             if before != NULL and before.cursors == 0:
                 self.window.trim()
         return 0
+
+    cdef bint save_bits(self, Owners owners, const Position *saved, Position *to) noexcept:
+        """Copy the bits that have changed since the last call for the next process. Return False if
+        there is no memory.
+
+        A copied bit is valid only from the new position's cursor on, and before `bits_end`. Words
+        before the cursor are cleared once the new position is valid: see clear_passed().
+        """
+        cdef uint64_t base = self.bits_base >> 6
+        cdef uint64_t first = self.cursor.at.seq >> 6
+        cdef uint64_t end = self.bits_end >> 6
+        cdef uint64_t at = max(first, self.changed_from)
+        cdef uint64_t words
+        cdef uint64_t *into
+        to.bits = NULL if self.bits_lost else saved.bits
+        to.words = saved.words
+        to.bits_end = self.bits_end
+        if end > first and (to.bits == NULL or end - min(first, saved.seq >> 6) > to.words):
+            words = 16
+            while words < 2 * (end - first):
+                words *= 2
+            if words > MAX_NOTE_WORDS:
+                return False
+            to.bits = owners.new_note(<uint32_t>(words * sizeof(uint64_t)))
+            if to.bits == NULL:
+                return False
+            to.words = words
+            memset(note_bytes(to.bits), 0, words * sizeof(uint64_t))
+            at = first
+            self.changed_to = end
+        if to.bits != NULL:
+            into = <uint64_t *>note_bytes(to.bits)
+            end = min(end, self.changed_to, base + self.bits_room)
+            while at < end:
+                into[at & (to.words - 1)] = self.bits[at - base]
+                at += 1
+        self.bits_lost = False
+        self.changed_from = <uint64_t>-1
+        self.changed_to = 0
+        return True
 
     cdef bytes packed_bits(self):
         """Return the bits from the cursor on, for the journal; empty if no bit is set."""
@@ -1387,6 +1444,7 @@ cdef class KeyIndex:
         cdef uint64_t word = (seq - self.bits_base) >> 6
         if seq >= self.cursor.at.seq and word < self.bits_room and not self.has_bit(seq):
             self.bits[word] |= <uint64_t>1 << (seq & 63)
+            self.bit_changed(seq >> 6)
             self.passed += 1
             self.cursor.skipped += 1
         else:

@@ -154,6 +154,7 @@ cdef class ChosenKeys(Undeliverable):
         if over:
             self.emptied_keys = tuple([
                 each for each in self.emptied_keys if not self.is_emptied(each)])
+            self.note_due = True
             self.set_emptied()
         if budget == 0:
             self.touch_dirty()
@@ -214,6 +215,7 @@ cdef class ChosenKeys(Undeliverable):
         """Forget the emptied keys: the channel has no message any more."""
         cdef EmptiedKey emptied
         gone, self.emptied_keys = self.emptied_keys, ()
+        self.note_due = self.note_due or len(gone) != 0
         if self.keys is not None:
             self.emptied_count += self.keys.emptied_items
             self.keys.emptied_items = 0

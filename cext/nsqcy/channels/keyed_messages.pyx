@@ -339,6 +339,8 @@ cdef class KeyedMessages(ChosenKeys):
     cdef Entry *pop_keyed(self, Flow *flow) except? NULL:
         cdef uint64_t entries = self.keys.entries
         cdef Entry *entry = self.keys.pop(flow, self.round)
+        if entry != NULL:
+            self.own(entry)
         if self.keys.entries != entries:
             self.queued -= 1
             if entry.round != self.round:

@@ -14,6 +14,7 @@ cdef class SchedulerState:
                  topology_aware=False, Percentiles percentiles=None, Events events=None,
                  seed=1, key_index_bytes=256 << 20):
         self.pool = pool
+        self.owners = Owners(pool)
         self.key_room = KeyRoom(key_index_bytes)
         self.percentiles = percentiles or Percentiles((), 0)
         self.events = events

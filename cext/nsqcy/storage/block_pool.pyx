@@ -2,8 +2,8 @@
 
 Owns every byte of a message between `recv` and `send`, and decides when the bytes of a block leave
 memory: a block whose records are all on disk may be dropped at any time, unless `pins` (writes,
-read-backs and sends in progress) is not zero. Independent of windows, channels and the clock. Does
-no file I/O.
+read-backs and sends in progress) is not zero. Adopts the memory of blocks that a dead process has
+left. Independent of windows, channels and the clock. Does no file I/O.
 """
 
 cdef enum:
@@ -13,6 +13,18 @@ cdef enum:
 cdef int64_t ARENA_REST = 10 * 1000000000       # ns for which an empty arena or large block is kept
 
 
+cdef inline bint has_bit(const uint64_t *bits, uint32_t number) noexcept:
+    return (bits[number >> 6] >> (number & 63)) & 1
+
+
+cdef inline void set_bit(uint64_t *bits, uint32_t number) noexcept:
+    bits[number >> 6] |= <uint64_t>1 << (number & 63)
+
+
+cdef inline void clear_bit(uint64_t *bits, uint32_t number) noexcept:
+    bits[number >> 6] &= ~(<uint64_t>1 << (number & 63))
+
+
 cdef inline uint32_t units_of(uint64_t size) noexcept:
     return <uint32_t>((size + RANGE_UNIT - 1) // RANGE_UNIT)
 
@@ -20,19 +32,38 @@ cdef inline uint32_t units_of(uint64_t size) noexcept:
 @cython.no_gc           # a MemoryRange refers to nothing, and __dealloc__ needs it
 @cython.final
 cdef class BlockPool:
-    def __init__(self, budget, MemoryRange memory=None):
+    def __init__(self, budget, MemoryRange records=None, MemoryRange state=None):
         """budget: resident bytes above which blocks are dropped.
 
-        memory: where to take memory from; by default, anonymous memory.
+        records: memory for the bytes of blocks, possibly with blocks that a dead process has left:
+        these are kept until end_adoption(). state: memory for everything else. Both are anonymous
+        memory by default.
         """
+        cdef StateHead *head
         self.budget = budget
-        self.memory = MemoryRange() if memory is None else memory
-        self.memory.open()
-        self.entry_slabs.cell = sizeof(Entry)
-        self.entry_slabs.first = sizeof(Slab)
-        self.entry_slabs.kind = UNIT_ENTRIES
-        self.page_slabs.cell = self.page_slabs.first = PAGE_SIZE
-        self.page_slabs.kind = UNIT_PAGES
+        self.records = MemoryRange() if records is None else records
+        self.state = MemoryRange() if state is None else state
+        self.records.open()
+        self.state.open()
+        self.set_cells(&self.block_slabs, sizeof(Block), UNIT_BLOCKS)
+        self.set_cells(&self.entry_slabs, sizeof(Entry), UNIT_ENTRIES)
+        self.set_cells(&self.page_slabs, PAGE_SIZE, UNIT_PAGES)
+        self.page_slabs.first = PAGE_SIZE
+        self.left_pieces = {piece for piece in self.records.pieces() if piece[0] != UNIT_TABLE}
+        if self.left_pieces:
+            self.adopted_arenas = {}
+            self.adopted_pieces = set()
+        else:
+            self.left_pieces = None
+        head = <StateHead *>self.state.take(RANGE_UNIT, UNIT_HEAD, False)
+        if head == NULL:
+            raise MemoryError()
+        write_head(head, self.state.range.base, self.records.range.base)
+
+    cdef void set_cells(self, Slabs *slabs, uint32_t cell, uint32_t kind) noexcept:
+        slabs.cell = cell
+        slabs.first = sizeof(Slab)
+        slabs.kind = kind
 
     def __dealloc__(self):
         cdef int kind
@@ -41,42 +72,51 @@ cdef class BlockPool:
             while self.partial[kind] != NULL:
                 arena = self.partial[kind]
                 self.partial[kind] = arena.next
-                self.memory.release(arena.base, CHUNK_UNITS, False)
+                self.records.release(arena.base, CHUNK_UNITS, False)
                 free(arena)
+        for address in (self.adopted_arenas or {}).values():
+            arena = <Arena *><size_t>address
+            free(arena.adopted)
+            free(arena)
+        self.free_slabs(&self.block_slabs)
         self.free_slabs(&self.entry_slabs)
         self.free_slabs(&self.page_slabs)
 
     # -- blocks --
 
     cdef Block *new_block(self, uint32_t capacity) except NULL:
-        """Return an empty block with space for `capacity` bytes (0: no memory allocated yet)."""
-        cdef Block *block = <Block *>calloc(1, sizeof(Block))
-        if block == NULL:
-            raise MemoryError()
+        """Return an empty block with space for `capacity` bytes (0: no memory allocated yet). It
+        has no owner yet."""
+        cdef Block *block = <Block *>self.new_cell(&self.block_slabs)
+        memset(block, 0, sizeof(Block))
         try:
             if capacity:
                 self.give_memory(block, capacity)
         except MemoryError:
-            free(block)
+            self.free_cell(&self.block_slabs, block)
             raise
         self.blocks += 1
         return block
 
     cdef void free_block(self, Block *block) noexcept:
+        block.owner = 0
+        keep_store_order()
         self.take_memory(block)
         self.blocks -= 1
-        free(block)
+        self.free_cell(&self.block_slabs, block)
 
     cdef int give_memory(self, Block *block, uint32_t capacity) except -1:
         cdef int kind = 0
         cdef uint32_t size = MIN_BLOCK
         cdef Arena *arena
+        cdef uint8_t *at
         if capacity > LARGEST_BLOCK:
-            block.data = self.memory.take(capacity, UNIT_LARGE, False)
-            if block.data == NULL:
+            at = self.records.take(capacity, UNIT_LARGE, False)
+            if at == NULL:
                 raise MemoryError()
             block.arena = NULL
             block.capacity = capacity
+            block.data = at
             self.resident_bytes += capacity
             return 0
         while size < capacity:
@@ -87,70 +127,91 @@ cdef class BlockPool:
             arena = self.new_arena(kind)
         if arena.thinned:
             self.refill_arena(arena)
-        block.data = <uint8_t *>arena.free
-        arena.free = (<void **>block.data)[0]
+        at = <uint8_t *>arena.free
+        arena.free = (<void **>at)[0]
         arena.used += 1
         if arena.free == NULL:
             self.unlist_arena(arena)
         block.arena = arena
         block.capacity = size
+        block.data = at
         self.resident_bytes += size
         return 0
 
     cdef void take_memory(self, Block *block) noexcept:
         cdef Arena *arena = block.arena
-        if block.data == NULL:
+        cdef uint8_t *at = block.data
+        cdef uint32_t capacity = block.capacity
+        cdef uint64_t offset
+        if at == NULL:
             return
         self.not_droppable(block)
-        self.resident_bytes -= block.capacity
-        if arena == NULL:
-            self.memory.release(block.data, units_of(block.capacity), True)
-        else:
-            if arena.free == NULL:
-                self.list_arena(arena)
-            (<void **>block.data)[0] = arena.free
-            arena.free = block.data
-            arena.used -= 1
-            arena.idle_since = self.now
+        self.resident_bytes -= capacity
         block.data = NULL
         block.arena = NULL
         block.capacity = 0
+        keep_store_order()
+        if arena == NULL:
+            if self.left_pieces is not None:
+                offset = at - self.records.range.base
+                if offset in self.adopted_pieces:
+                    # Another process would need the bytes if this one died before the adoption
+                    # ended.
+                    self.adopted_pieces.remove(offset)
+                    return
+            self.records.release(at, units_of(capacity), True)
+            return
+        arena.used -= 1
+        arena.idle_since = self.now
+        if arena.adopted != NULL:
+            clear_bit(arena.adopted, (at - arena.base) // (<uint32_t>MIN_BLOCK << arena.kind))
+            return
+        if arena.free == NULL:
+            self.list_arena(arena)
+        (<void **>at)[0] = arena.free
+        arena.free = at
 
     cdef Arena *new_arena(self, int kind) except NULL:
         cdef Arena *arena = <Arena *>calloc(1, sizeof(Arena))
-        cdef uint32_t size = MIN_BLOCK << kind
-        cdef uint32_t at
         if arena == NULL:
             raise MemoryError()
-        arena.base = self.memory.take(ARENA_SIZE, UNIT_ARENA + kind, kind == BLOCK_CLASSES - 1)
+        arena.base = self.records.take(ARENA_SIZE, UNIT_ARENA + kind, kind == BLOCK_CLASSES - 1)
         if arena.base == NULL:
             free(arena)
             raise MemoryError()
         arena.kind = kind
-        # Linking the blocks touches each block. For small classes, the kernel touches the page
-        # anyway, and a block taken from the list is about to be used.
-        at = ARENA_SIZE
-        while at:
-            at -= size
-            (<void **>(arena.base + at))[0] = arena.free
-            arena.free = arena.base + at
+        self.link_free(arena)
         self.arenas += 1
         self.list_arena(arena)
         return arena
+
+    cdef void link_free(self, Arena *arena) noexcept:
+        """Link the arena's free blocks.
+
+        Linking touches each block. For small classes, the kernel touches the page anyway, and a
+        block taken from the list is about to be used.
+        """
+        cdef uint32_t size = MIN_BLOCK << arena.kind
+        cdef uint32_t number = ARENA_SIZE // size
+        while number:
+            number -= 1
+            if arena.adopted == NULL or not has_bit(arena.adopted, number):
+                (<void **>(arena.base + number * size))[0] = arena.free
+                arena.free = arena.base + number * size
 
     cdef void thin_arena(self, Arena *arena) noexcept:
         """Return the pages of an arena's free blocks to the kernel, if a few used blocks keep the
         arena alive. The first page of each free block is kept, because it contains the link."""
         cdef uint8_t *block = <uint8_t *>arena.free
         arena.thinned = arena.idle_since
-        self.memory.split_huge(arena.base)
+        self.records.split_huge(arena.base)
         while block != NULL:
-            self.memory.thin(block + MIN_BLOCK, LARGEST_BLOCK - MIN_BLOCK)
+            self.records.thin(block + MIN_BLOCK, LARGEST_BLOCK - MIN_BLOCK)
             block = <uint8_t *>(<void **>block)[0]
 
     cdef int refill_arena(self, Arena *arena) except -1:
         """Prepare the next free block of a thinned arena."""
-        cdef int found = self.memory.refill(arena.free, LARGEST_BLOCK)
+        cdef int found = self.records.refill(arena.free, LARGEST_BLOCK)
         if found < 0:
             raise MemoryError()
         if found or (<void **>arena.free)[0] == NULL:
@@ -181,7 +242,9 @@ cdef class BlockPool:
         cdef Arena *arena
         cdef Arena *following
         self.now = now
-        self.memory.purge(now, now - ARENA_REST)
+        self.records.purge(now, now - ARENA_REST)
+        self.state.purge(now, now - ARENA_REST)
+        self.free_spare(&self.block_slabs)
         self.free_spare(&self.entry_slabs)
         self.free_spare(&self.page_slabs)
         for kind in range(BLOCK_CLASSES):
@@ -190,7 +253,7 @@ cdef class BlockPool:
                 following = arena.next
                 if arena.used == 0 and now - arena.idle_since > ARENA_REST:
                     self.unlist_arena(arena)
-                    self.memory.release(arena.base, CHUNK_UNITS, False)
+                    self.records.release(arena.base, CHUNK_UNITS, False)
                     free(arena)
                     self.arenas -= 1
                     left -= 1
@@ -199,6 +262,84 @@ cdef class BlockPool:
                     self.thin_arena(arena)
                     left -= 1
                 arena = following
+        self.keep_budget()
+
+    # -- memory of a dead process --
+
+    cdef bint adopt_memory(self, Block *block, uint64_t offset, uint32_t capacity) except -1:
+        """Give a block the memory at an offset of `records`, which a block of a dead process has
+        used. Return False if the memory is not in a piece for blocks of this capacity, or is in
+        use."""
+        cdef Arena *arena
+        cdef uint32_t number
+        if self.left_pieces is None or capacity == 0:
+            return False
+        if capacity > LARGEST_BLOCK:
+            if offset in self.adopted_pieces \
+                    or (UNIT_LARGE, offset, units_of(capacity)) not in self.left_pieces:
+                return False
+            self.adopted_pieces.add(offset)
+            block.arena = NULL
+        else:
+            arena = self.adopted_arena(offset & ~<uint64_t>(ARENA_SIZE - 1))
+            if arena == NULL or capacity != <uint32_t>MIN_BLOCK << arena.kind \
+                    or offset % capacity:
+                return False
+            number = <uint32_t>(offset % ARENA_SIZE // capacity)
+            if has_bit(arena.adopted, number):
+                return False
+            set_bit(arena.adopted, number)
+            arena.used += 1
+            block.arena = arena
+        block.capacity = capacity
+        block.data = self.records.range.base + offset
+        self.resident_bytes += capacity
+        return True
+
+    cdef Arena *adopted_arena(self, uint64_t offset) except? NULL:
+        """Return the arena that a dead process has left at this offset; NULL if there is none."""
+        cdef Arena *arena
+        found = self.adopted_arenas.get(offset)
+        if found is not None:
+            return <Arena *><size_t>found
+        for kind in range(BLOCK_CLASSES):
+            if (UNIT_ARENA + kind, offset, CHUNK_UNITS) in self.left_pieces:
+                break
+        else:
+            return NULL
+        arena = <Arena *>calloc(1, sizeof(Arena))
+        if arena == NULL:
+            raise MemoryError()
+        arena.adopted = <uint64_t *>calloc(ARENA_SIZE // MIN_BLOCK // 64, sizeof(uint64_t))
+        if arena.adopted == NULL:
+            free(arena)
+            raise MemoryError()
+        arena.base = self.records.range.base + offset
+        arena.kind = kind
+        self.adopted_arenas[offset] = <size_t>arena
+        return arena
+
+    def end_adoption(self):
+        """Release the memory that no block has adopted, and what adopted blocks have given back in
+        the meantime. From now on, no other process may read what the dead process has left."""
+        cdef Arena *arena
+        if self.left_pieces is None:
+            return
+        pieces, self.left_pieces = self.left_pieces, None
+        for _, offset, units in pieces:
+            if offset not in self.adopted_arenas and offset not in self.adopted_pieces:
+                self.records.release(self.records.range.base + <uint64_t>offset, units, False)
+        for address in self.adopted_arenas.values():
+            arena = <Arena *><size_t>address
+            self.link_free(arena)
+            free(arena.adopted)
+            arena.adopted = NULL
+            arena.idle_since = self.now
+            self.arenas += 1
+            if arena.free != NULL:
+                self.list_arena(arena)
+        self.adopted_arenas = None
+        self.adopted_pieces = None
         self.keep_budget()
 
     # -- residency --
@@ -277,7 +418,7 @@ cdef class BlockPool:
         if slab != NULL:
             slabs.spare = slab.next
             slabs.spare_count -= 1
-            self.memory.release(slab, 1, False)
+            self.state.release(slab, 1, False)
 
     cdef Slab *new_slab(self, Slabs *slabs) except NULL:
         cdef uint8_t *base
@@ -288,17 +429,17 @@ cdef class BlockPool:
             slabs.spare_count -= 1
             self.list_slab(slabs, slab)
             return slab
-        base = self.memory.take(SLAB_SIZE, slabs.kind, False)
+        base = self.state.take(SLAB_SIZE, UNIT_NEW, False)
         slab = <Slab *>base
         if base == NULL:
             raise MemoryError()
-        slab.free = NULL
-        slab.used = 0
+        memset(base, 0, SLAB_SIZE)      # the pages may have been used before: no cell has an owner
         at = SLAB_SIZE
         while at >= slabs.first + slabs.cell:
             at -= slabs.cell
             (<void **>(base + at))[0] = slab.free
             slab.free = base + at
+        self.state.set_kind(slab, slabs.kind)
         self.list_slab(slabs, slab)
         return slab
 
@@ -308,7 +449,7 @@ cdef class BlockPool:
         while slabs.listed != NULL:
             slab = slabs.listed
             slabs.listed = slab.next
-            self.memory.release(slab, 1, False)
+            self.state.release(slab, 1, False)
         while slabs.spare != NULL:
             self.free_spare(slabs)
 
@@ -341,6 +482,8 @@ cdef class BlockPool:
             page.free = (<Deferred **>deferred)[0]
         else:
             deferred = deferred_of(page) + page.made
+            deferred.block = NULL
+            keep_store_order()
             page.made += 1
         page.used += 1
         if page.used == PAGE_ROOM:
@@ -364,6 +507,8 @@ cdef class BlockPool:
         page.used = page.made = 0
         page.min_id = <uint64_t>-1
         page.max_id = 0
+        keep_store_order()
+        page.owner = pages.owner
         page.prev = NULL
         page.next = pages.first
         if page.next != NULL:
@@ -373,6 +518,7 @@ cdef class BlockPool:
         return page
 
     cdef void free_page(self, Pages *pages, Page *page) noexcept:
+        page.owner = 0
         if pages.walked == page:
             pages.walked = page.next
         if page.prev != NULL:

@@ -400,6 +400,7 @@ cdef struct Segment:
 # The location of a run; all zeros if empty. The log owns further pieces, which release() frees.
 cdef struct Extent:
     Segment *segment
+    uint64_t number      # of the segment, for a reader of a dead process's memory
     uint64_t offset
     uint64_t first_seq
     uint64_t last_seq
@@ -410,7 +411,9 @@ cdef struct Extent:
 # -- block --
 
 # A block: consecutive records of one topic, in memory, on disk or both. A block records where its
-# bytes are, but block_pool decides when they are dropped, and record_window reads them.
+# bytes are, but block_pool decides when they are dropped, and record_window reads them. Blocks,
+# entries and deferred messages lie in the pool's state memory, where the next process finds them:
+# see owners.pyx for the rules.
 
 
 cdef enum:
@@ -428,6 +431,7 @@ cdef enum BlockFlag:
 ctypedef struct Arena:
     uint8_t *base
     void *free              # free blocks of this arena, linked through their first bytes
+    uint64_t *adopted       # a bit for each block in use, until the adoption ends; otherwise NULL
     uint32_t used           # blocks in use
     uint32_t kind           # block class
     int64_t idle_since      # time when a block was last freed
@@ -447,6 +451,7 @@ ctypedef struct Block:
     uint32_t refs           # number of entries that refer to the block's records
     uint32_t pins           # sends, writes and reads in progress: the bytes must be kept
     uint32_t flags
+    uint32_t owner          # number of the topic; 0: another process must ignore the block
     uint64_t first_seq
     uint64_t last_seq
     int64_t first_time      # time of the first record (wall clock, ns); 0: not known yet
@@ -477,7 +482,7 @@ cdef inline uint32_t offset_of(const Block *block, uint64_t seq) noexcept:
 
 cdef enum:
     PAGE_SIZE = 2048
-    PAGE_ROOM = 49                # deferred messages
+    PAGE_ROOM = 41                # deferred messages
 
 
 # A deferred message in one channel. Entries in all other states begin with the same fields, so the
@@ -486,11 +491,12 @@ ctypedef struct Deferred:
     HeapNode node           # in the channel's timers; tag: the size of the body, see size_tag
     uint64_t seq
     uint64_t id             # 0: unknown, because the record has not been read since the start
-    Block *block            # NULL: free
+    Block *block            # NULL: free; written last
     uint32_t offset
     uint16_t attempts
     uint8_t state           # EntryState
     uint8_t round           # number of the latest checkpoint that contains or may omit the entry
+    int64_t due             # as in the channel's timers
 
 
 # A message in one channel that was delivered but not finished, or a record in a topic's backlog
@@ -505,11 +511,15 @@ ctypedef struct Entry:
     uint16_t attempts
     uint8_t state
     uint8_t round
-    int64_t due             # in flight: deadline; transferred: NEVER + number; in a backlog: delay
+    # In flight: deadline; transferred: NEVER + number; queued: number of the arrival in the queue;
+    # in a backlog: delay.
+    int64_t due
     Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the next message
     void *in_flight_list    # in flight: the consumer's list; queued: the gate position
     int64_t timestamp       # in flight: timestamp of the record, which may not be in memory
+    # Number of the channel; 0: another process must ignore the entry. Written last, cleared first.
+    uint32_t owner
 
 
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
@@ -545,6 +555,7 @@ ctypedef struct Page:
     uint64_t max_id        # ... to this
     uint32_t used
     uint32_t made           # number of messages used so far; the others were never used
+    uint32_t owner          # as in an entry
 
 
 # One channel's deferred messages; each stays in place until it is freed.
@@ -552,6 +563,7 @@ ctypedef struct Pages:
     Page *first             # the latest
     Page *with_room
     Page *walked            # next page of a walk; new pages are inserted before it
+    uint32_t owner          # number of the channel
 
 
 cdef inline Page *page_of(const Deferred *deferred) noexcept:
@@ -573,9 +585,15 @@ cdef extern from "memrange.h" nogil:
         UNIT_FREE
         UNIT_TABLE
         UNIT_MORE
+        UNIT_NEW
         UNIT_ENTRIES
         UNIT_PAGES
+        UNIT_BLOCKS
+        UNIT_OWNERS
+        UNIT_NOTES
+        UNIT_HEAD
         UNIT_LARGE
+        UNIT_LONG_NOTE
         UNIT_ARENA
 
     struct RangeCalls:
@@ -612,6 +630,10 @@ cdef extern from "memrange.h" nogil:
         uint32_t units
         int kind
 
+    # Keep the compiler from moving stores across this point: another process may find the memory as
+    # it is at any instruction.
+    void keep_store_order()
+
     int range_create(RangeCalls *calls, uint64_t size)
     int range_open(Range *range, uint64_t size, int fd)
     void range_close(Range *range)
@@ -633,13 +655,14 @@ cdef class MemoryRange:
 
     cdef bint next_piece(self, uint64_t offset, RangePiece *piece) noexcept
     cdef uint8_t *take(self, uint64_t size, int kind, bint huge) noexcept
+    cdef void set_kind(self, void *piece, int kind) noexcept
     cdef void release(self, void *piece, uint32_t units, bint keep) noexcept
     cdef void split_huge(self, void *chunk) noexcept
     cdef int thin(self, void *at, size_t n) noexcept
     cdef int refill(self, void *at, size_t n) noexcept
     cdef void purge(self, int64_t now, int64_t before) noexcept
 
-# -- block_pool --
+# -- cells --
 
 
 cdef enum:
@@ -666,12 +689,103 @@ ctypedef struct Slabs:
     Slab *listed            # slabs with a free cell
     Slab *spare             # slabs without a used cell, kept for reuse
 
+# -- owners --
+
+
+cdef enum:
+    NAME_ROOM = 72              # bytes
+    NOTE_CLASSES = 3
+
+
+# The begin of a state memory.
+ctypedef struct StateHead:
+    uint64_t magic              # written last
+    uint32_t format
+    uint32_t block_size         # bytes of each struct, which belong to the format
+    uint32_t entry_size
+    uint32_t deferred_size
+    uint32_t owner_size
+    uint64_t state_base         # addresses at which the pointers in this memory are valid
+    uint64_t records_base
+
+cdef void write_head(StateHead *head, const void *state, const void *records) noexcept
+cdef bint is_head(const StateHead *head) noexcept
+
+
+# Bytes of a variable length; they follow this header.
+ctypedef struct Note:
+    void *link                  # free list
+    uint32_t size
+    uint32_t crc
+
+
+cdef inline uint8_t *note_bytes(Note *note) noexcept:
+    return <uint8_t *>(note + 1)
+
+
+# Where a topic or a channel is, as of the end of a turn.
+ctypedef struct Position:
+    uint64_t seq                # fan-out position of a topic; cursor of a channel
+    uint64_t skipped            # channel: as in ChannelCursor, and the following
+    uint64_t replay_end
+    Note *note                  # what else a journal would contain; NULL: nothing
+    # Channel with an index: which records at or after the cursor do not wait. The bit of a record
+    # is at (seq / 64) % words. NULL: there are none.
+    Note *bits
+    uint64_t words              # a power of two
+    uint64_t bits_end           # no record from here on has a bit
+
+
+# A topic or a channel whose messages another process can find.
+ctypedef struct Owner:
+    void *link                  # free list
+    uint32_t number             # of its blocks or entries; 0: free. Written last, cleared first
+    uint32_t topic              # number of a channel's topic; 0: this is a topic
+    uint32_t current            # which position is valid
+    uint32_t name_length
+    uint64_t visible            # topic: records before it are visible; written at any time
+    uint64_t log_first
+    uint8_t log_id[16]
+    char name[NAME_ROOM]
+    Position positions[2]
+
+
+cdef inline Position *next_position(Owner *owner) noexcept:
+    """Return the position to write before turn_position()."""
+    return &owner.positions[1 - owner.current]
+
+
+cdef inline void turn_position(Owner *owner) noexcept:
+    keep_store_order()
+    owner.current = 1 - owner.current
+    keep_store_order()
+
+
+cdef class Owners:
+    cdef BlockPool pool
+    cdef Slabs owner_slabs
+    cdef Slabs note_slabs[NOTE_CLASSES]
+    cdef uint32_t last_number
+    cdef readonly uint64_t count
+    cdef readonly uint64_t notes
+
+    cdef Owner *add(self, bytes name, uint32_t topic) except NULL
+    cdef void remove(self, Owner *owner) noexcept
+    cdef uint32_t renumber(self, Owner *owner) noexcept
+    cdef uint32_t new_number(self) noexcept
+    cdef Note *new_note(self, uint32_t size) noexcept
+    cdef void free_note(self, Note *note) noexcept
+
+# -- block_pool --
+
 
 @cython.final
 cdef class BlockPool:
     """The memory of one worker: arenas, blocks and entries, and their usage."""
-    cdef readonly MemoryRange memory
+    cdef readonly MemoryRange records       # for the bytes of blocks
+    cdef readonly MemoryRange state         # for everything that describes them
     cdef Arena *partial[BLOCK_CLASSES]      # arenas with a free block, by class
+    cdef Slabs block_slabs
     cdef Slabs entry_slabs
     cdef Slabs page_slabs
     cdef Block *newest                      # droppable blocks, in order of last use
@@ -683,8 +797,15 @@ cdef class BlockPool:
     cdef public uint64_t entries            # live Entry structs
     cdef public uint64_t deferred           # live Deferred structs
     cdef int64_t now
+    # Adoption of what a dead process has left in `records`.
+    cdef set left_pieces                    # (kind, offset, units); None: nothing, or it has ended
+    cdef dict adopted_arenas                # offset -> address of the Arena
+    cdef set adopted_pieces                 # offsets of large blocks in use
 
     cdef Block *new_block(self, uint32_t capacity) except NULL
+    cdef bint adopt_memory(self, Block *block, uint64_t offset, uint32_t capacity) except -1
+    cdef Arena *adopted_arena(self, uint64_t offset) except? NULL
+    cdef void link_free(self, Arena *arena) noexcept
     cdef int give_memory(self, Block *block, uint32_t capacity) except -1
     cdef void take_memory(self, Block *block) noexcept
     cdef void free_block(self, Block *block) noexcept
@@ -712,11 +833,14 @@ cdef class BlockPool:
             self.relist_slab(slabs, slab)
 
     cdef inline Entry *new_entry(self) except NULL:
+        """Return an entry without an owner; the caller sets the owner last."""
         cdef Entry *entry = <Entry *>self.new_cell(&self.entry_slabs)
         self.entries += 1
         return entry
 
     cdef inline void free_entry(self, Entry *entry) noexcept:
+        entry.owner = 0
+        keep_store_order()
         self.free_cell(&self.entry_slabs, entry)
         self.entries -= 1
 
@@ -724,8 +848,9 @@ cdef class BlockPool:
 
     cdef inline void free_deferred(self, Pages *pages, Deferred *deferred) noexcept:
         cdef Page *page = page_of(deferred)
-        (<Deferred **>deferred)[0] = page.free
         deferred.block = NULL
+        keep_store_order()
+        (<Deferred **>deferred)[0] = page.free
         page.free = deferred
         page.used -= 1
         self.deferred -= 1
@@ -743,6 +868,7 @@ cdef class BlockPool:
     cdef void unlist_arena(self, Arena *arena) noexcept
     cdef void keep_longer(self, Block *block) noexcept
     cdef void keep_budget(self) noexcept
+    cdef void set_cells(self, Slabs *slabs, uint32_t cell, uint32_t kind) noexcept
     cdef Slab *new_slab(self, Slabs *slabs) except NULL
     cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept
     cdef void put_aside(self, Slabs *slabs, Slab *slab) noexcept
@@ -750,6 +876,68 @@ cdef class BlockPool:
     cdef void free_slabs(self, Slabs *slabs) noexcept
     cdef void list_slab(self, Slabs *slabs, Slab *slab) noexcept
     cdef void unlist_slab(self, Slabs *slabs, Slab *slab) noexcept
+
+# -- left_memory --
+
+
+cdef class LeftChannel:
+    cdef readonly str name
+    cdef readonly uint64_t seq          # position
+    cdef readonly uint64_t skipped
+    cdef readonly uint64_t replay_end
+    cdef readonly bytes note            # None: there is none
+    cdef readonly bytes bits            # from the position's multiple of 64 on; b"": none
+    cdef Entry **entries                # in the left memory, in any order
+    cdef size_t entry_count
+    cdef Deferred **deferred
+    cdef size_t deferred_count
+
+
+cdef class LeftTopic:
+    cdef readonly LeftMemory memory
+    cdef readonly bytes key
+    cdef uint32_t number
+    cdef readonly uint64_t visible
+    cdef readonly uint64_t seq          # fan-out position
+    cdef readonly uint64_t log_first
+    cdef readonly bytes log_id
+    cdef readonly bytes note            # None: there is none
+    cdef readonly dict channels         # name -> LeftChannel
+    cdef Block **blocks                 # in the left memory, in any order
+    cdef size_t block_count
+    cdef Block **held                   # after hold(): a block that owns the bytes of each, or NULL
+    cdef BlockPool pool                 # of `held`
+
+    cdef int hold(self, BlockPool pool) except -1
+    cdef uint64_t memory_records(self) noexcept
+    cdef void let_go(self) noexcept
+    cdef bint adopt(self, size_t number, Block *into, BlockPool pool) except -1
+
+
+cdef class LeftMemory:
+    cdef readonly MemoryRange state
+    cdef readonly dict topics           # key -> LeftTopic
+    cdef public uint64_t damaged        # parts that were left out, because they are not sound
+    cdef readonly str refusal           # why nothing can be read; None: it can
+    cdef uint64_t state_base            # addresses at which the dead process used the memory
+    cdef uint64_t records_base
+    cdef dict _numbers                  # number -> LeftTopic or LeftChannel
+
+    cdef void *local(self, const void *address, int kind, size_t cell, size_t first) noexcept
+    cdef inline Block *block(self, const Block *address) noexcept:
+        """Return a block that an entry refers to; NULL if there is no such block."""
+        return <Block *>self.local(address, UNIT_BLOCKS, sizeof(Block), sizeof(Slab))
+
+    cdef Note *note(self, const Note *address) noexcept
+    cdef bytes note_content(self, const Note *address)
+    cdef bytes bits_of(self, const Position *position)
+    cdef void forget(self) noexcept
+    cdef list slabs(self, int kind)
+    cdef int read_owners(self) except -1
+    cdef int add_owner(self, const Owner *owner) except -1
+    cdef int read_blocks(self) except -1
+    cdef int read_entries(self) except -1
+    cdef int read_pages(self) except -1
 
 # -- segment_files --
 
@@ -1093,6 +1281,9 @@ cdef class RecordWindow:
     cdef uint32_t next_capacity
     cdef bint perishable            # at least one record was published with a time to live
     cdef bint stalled               # a read failed: no block is loaded until the next attempt
+    cdef Owner *owner               # NULL: the topic ends with its process
+    cdef uint32_t number            # of the owner; 0 if there is none
+    cdef bint note_due              # what the owner's note contains has changed
     cdef uint64_t secret[2]         # for the hashes of keys and ids; use key_secret()
     cdef bint has_secret
     cdef Block **index              # the blocks in the window; NULL: not built yet
@@ -1155,6 +1346,7 @@ cdef class RecordWindow:
     cdef void index_newest(self) noexcept
     cdef void drop_index(self) noexcept
     cdef void push_block(self, Block *block) noexcept
+    cdef void own(self, Block *block) noexcept
     cdef void release(self, Block *block) noexcept
     cdef void truncate(self, uint64_t seq) noexcept
     cdef void rest(self) noexcept

@@ -3,8 +3,8 @@
 # distutils: depends = cext/include/memrange.h
 """nsqcy.storage: one topic's log on disk, its records in memory, and the threads that do file I/O.
 
-io_faults and memory_faults are separate modules, because only tests use them. Each included file
-states its responsibilities.
+io_faults, memory_faults and state_probe are separate modules, because only tests use them. Each
+included file states its responsibilities.
 """
 
 import os
@@ -31,10 +31,11 @@ from libc.string cimport memcpy, memmove, memset, strdup
 from posix.stat cimport struct_stat
 
 from nsqcy.base.core cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
-from nsqcy.formats cimport FORMAT_JOURNAL, FORMAT_SEGMENT
+from nsqcy.formats cimport FORMAT_JOURNAL, FORMAT_SEGMENT, FORMAT_WORKER_MEMORY
 
 from nsqcy import formats
 from nsqcy.errors import NsqError
+from nsqcy.names import is_valid_name
 from nsqcy.util import descriptors
 
 include "io.pyx"
@@ -42,6 +43,8 @@ include "mirrored_io.pyx"
 include "disk_format.pyx"
 include "memory_range.pyx"
 include "block_pool.pyx"
+include "owners.pyx"
+include "left_memory.pyx"
 include "segment_files.pyx"
 include "log_writer.pyx"
 include "log.pyx"

@@ -349,6 +349,7 @@ cdef class Recovered:
         into.first_time = run.first_time
         into.last_time = run.last_time
         into.extent.segment = segment
+        into.extent.number = segment.number
         into.extent.offset = run.offset
         into.extent.bytes = <uint32_t>run.bytes
         segment.live += run.bytes

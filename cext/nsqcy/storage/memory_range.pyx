@@ -102,6 +102,11 @@ cdef class MemoryRange:
     cdef uint8_t *take(self, uint64_t size, int kind, bint huge) noexcept:
         return range_take(&self.range, size, kind, huge)
 
+    cdef void set_kind(self, void *piece, int kind) noexcept:
+        """Change what the table states about a piece of one unit."""
+        keep_store_order()
+        self.range.base[(<uint8_t *>piece - self.range.base) // RANGE_UNIT] = <uint8_t>kind
+
     cdef void release(self, void *piece, uint32_t units, bint keep) noexcept:
         range_release(&self.range, piece, units, keep)
 

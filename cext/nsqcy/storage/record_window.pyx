@@ -40,10 +40,11 @@ cdef int read_done(void *arg, int error) except -1:
     cdef RecordWindow window = <RecordWindow>read.window
     cdef Block *block = read.block
     free(read)
-    block.flags &= ~LOADING
     if error:
         window.pool.take_memory(block)
-    else:
+    keep_store_order()
+    block.flags &= ~LOADING
+    if not error:
         window.pool.keep_longer(block)
         window.reseat(block)
     try:
@@ -78,7 +79,7 @@ cdef class RecordWindow:
         if not self.has_secret:
             fresh = os.urandom(16)
             memcpy(self.secret, <const char *>fresh, 16)
-            self.has_secret = True
+            self.has_secret = self.note_due = True
         return self.secret
 
     # -- appending --
@@ -97,7 +98,13 @@ cdef class RecordWindow:
         block = self.pool.new_block(capacity)
         block.first_seq = self.next_seq
         self.push_block(block)
+        self.own(block)
         return block
+
+    cdef void own(self, Block *block) noexcept:
+        """State that the block, whose first_seq and flags are set, is the topic's."""
+        keep_store_order()
+        block.owner = self.number
 
     cdef void push_block(self, Block *block) noexcept:
         """Link a block after the newest one; cursors of an empty window move to its start."""
@@ -254,6 +261,7 @@ cdef class RecordWindow:
     cdef int add_hole(self, uint64_t start, uint64_t end) except -1:
         """Add a hole: records start .. end - 1 are not delivered."""
         cdef Hole *grown
+        self.note_due = True
         if self.hole_count and self.holes[self.hole_count - 1].end == start:
             self.holes[self.hole_count - 1].end = end
             return 0
@@ -374,14 +382,19 @@ cdef class RecordWindow:
         if block.flags & LOADING or block.data != NULL or self.stalled:
             return 0
         self.pool.keep_budget()
-        self.pool.give_memory(block, block.size)
         read = <Read *>malloc(sizeof(Read))
         if read == NULL:
-            self.pool.take_memory(block)
             raise MemoryError()
         read.window = <void *>self
         read.block = block
         block.flags |= LOADING
+        keep_store_order()
+        try:
+            self.pool.give_memory(block, block.size)
+        except MemoryError:
+            block.flags &= ~LOADING
+            free(read)
+            raise
         block.pins += 1
         Py_INCREF(self)
         self.log.read(&block.extent, block.data, read_done, read)

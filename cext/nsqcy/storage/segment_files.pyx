@@ -404,6 +404,7 @@ cdef class SegmentFiles:
             piece = piece.next
         if piece.bytes == 0:
             piece.segment = segment
+            piece.number = segment.number
             piece.offset = task.offset
             piece.first_seq = task.first_seq
             piece.count = 0

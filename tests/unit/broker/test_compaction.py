@@ -40,7 +40,7 @@ class Worker:
     def __init__(self, path: Path, now: int, mem_queue_size: int) -> None:
         options = resolve(loader.load(NSQD, ["--msg-timeout=1h", "--max-msg-timeout=2h"]))
         self.now = now
-        self.pool = BlockPool(1 << 30, MemoryRange(memfd=MEMFD))
+        self.pool = BlockPool(1 << 30, MemoryRange(memfd=MEMFD), MemoryRange(memfd=MEMFD))
         self.io = IoThread()
         self.lines = Lines()
         scheduler = SchedulerState(

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from nsqcy.base.core import Percentiles
 from reference import nsq, quantile
+from support.left import Remains
 from support.runs import runs
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
@@ -654,6 +655,27 @@ class CoreMachine(RuleBasedStateMachine):
         for topic in self.topics.values():
             for channel in topic.channels.values():
                 channel.restart(self.core.now - old.now - passed)
+        self.core.settle()
+        for topic in self.topics.values():
+            topic.fan_out(self.core.now)
+            for channel in topic.channels.values():
+                channel.expire(self.core.now)
+        self.compare()
+
+    @precondition(lambda self: self.settings["memfd"])
+    @rule()
+    def die(self) -> None:
+        """Kill the process between two turns; the next one finds its memory and its files."""
+        old = self.core
+        self.generation += 1
+        remains = Remains(old, self.base / str(self.generation))
+        old.close()
+        self.core = remains.next_core(**self.settings)
+        self.start()
+        remains.end(self.core)
+        for topic in self.topics.values():
+            for channel in topic.channels.values():
+                channel.restart(0)
         self.core.settle()
         for topic in self.topics.values():
             topic.fan_out(self.core.now)

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from nsqcy.config.policies import Policies
 from reference.keyed import Channel, Message, Rules
 from reference.nsq import check
+from support.left import Remains
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 settings.register_profile("ci", max_examples=200)
@@ -97,6 +98,7 @@ class KeyedMachine(RuleBasedStateMachine):
         snapshot_budget=st.sampled_from([1, 4096]),
         retention=st.sampled_from([0, 1 << 60]),
         index_bytes=st.sampled_from(INDEX_BYTES),
+        memfd=st.booleans(),
     )
     def begin(
         self,
@@ -109,6 +111,7 @@ class KeyedMachine(RuleBasedStateMachine):
         snapshot_budget: int,
         retention: int,
         index_bytes: int,
+        memfd: bool = False,
     ) -> None:
         self.retention = retention
         self.far = index_bytes < 1 << 40
@@ -137,6 +140,7 @@ class KeyedMachine(RuleBasedStateMachine):
             "policies": self.policies,
             "snapshot_budget": snapshot_budget,
             "key_index_bytes": index_bytes,
+            "memfd": memfd,
             "log_options": {
                 "max_bytes_per_file": file_bytes,
                 "sync_every": 2500,
@@ -596,21 +600,20 @@ class KeyedMachine(RuleBasedStateMachine):
         self.core.settle()
         return set(received)
 
-    @rule(asleep=st.sampled_from([0, 2, 200]))
-    def restart(self, asleep: int) -> None:
+    def limits_off(self) -> None:
+        """Messages in flight wait after a restart, but limits drop them before or after their
+        records are read."""
         rules = self.model.rules
         if (rules.max_depth or rules.depth_per_key) and (
             self.model.in_flight or self.model.deferred
         ):
-            # They wait after the restart, but are dropped before or after their records are read.
             self.change(rules._replace(max_depth=0, depth_per_key=0))
+
+    @rule(asleep=st.sampled_from([0, 2, 200]))
+    def restart(self, asleep: int) -> None:
+        self.limits_off()
         old = self.core
-        self.restarts += 1
-        # A message that is out of attempts is dead-lettered before the exit.
-        for each in self.consumers:
-            each.client.transport.end()
-            self.model.disconnect(each, self.model.rules.order)
-        old.settle()
+        self.disconnect_all()
         old.save()
         passed = asleep * SECOND + 1000  # later than any due time of equal delays
         wall = old.wall + passed
@@ -618,7 +621,34 @@ class KeyedMachine(RuleBasedStateMachine):
         for name in ("t", "dead"):
             channel = {"c": self.model.paused} if name == "t" else {"d": False}
             self.core.shard.load_topic(name.encode(), False, channel)
-        self.model.restart(self.core.now - old.now - passed)
+        self.begin_again(self.core.now - old.now - passed)
+
+    @precondition(lambda self: self.settings["memfd"])
+    @rule()
+    def die(self) -> None:
+        """Kill the process between two turns; the next one finds its memory and its files."""
+        self.limits_off()
+        old = self.core
+        self.disconnect_all()
+        self.generation += 1
+        remains = Remains(old, self.base / f"left{self.generation}")
+        old.close()
+        self.core = remains.next_core(**self.settings)
+        remains.load(self.core)
+        remains.end(self.core)
+        self.begin_again(0)
+
+    def disconnect_all(self) -> None:
+        """A message that is out of attempts is dead-lettered before the process ends."""
+        for each in self.consumers:
+            each.client.transport.end()
+            self.model.disconnect(each, self.model.rules.order)
+        self.core.settle()
+
+    def begin_again(self, passed: int) -> None:
+        """The messages are those of the process before. `passed`: jump of the monotonic clock."""
+        self.restarts += 1
+        self.model.restart(passed)
         self.damaged = self.model.gone = 0
         self.consumers = []
         self.producer = self.core.client()

@@ -21,7 +21,9 @@ from support.sanitizer import SANITIZED
 UNIT = 65536
 UNITS = 32  # of a chunk
 CHUNK = UNITS * UNIT
-FREE, TABLE, MORE, ENTRIES, PAGES, LARGE, ARENA = 0, 1, 2, 3, 4, 5, 16  # enum UnitKind
+FREE, TABLE, MORE, ENTRIES, PAGES, HEAD, LARGE, LONG_NOTE, ARENA = 0, 1, 2, 4, 5, 11, 12, 13, 16
+"""Values of enum UnitKind."""
+SLABS = range(3, HEAD + 1)  # kinds of pieces that have one unit
 CHUNKS = 16
 PAGE = 4096
 FOREVER = 1 << 40
@@ -59,11 +61,11 @@ def table(memory: MemoryRange, chunks: int = CHUNKS) -> bytes:
 
 def sound(kind: int, unit: int, units: int) -> bool:
     """Return whether a piece of this kind may lie there."""
-    if kind in (ENTRIES, PAGES):
+    if kind in SLABS:
         return units == 1
     if ARENA <= kind < ARENA + 7:
         return units == UNITS and unit % UNITS == 0
-    return kind == LARGE and (unit % UNITS == 0 or unit % UNITS + units <= UNITS)
+    return kind in (LARGE, LONG_NOTE) and (unit % UNITS == 0 or unit % UNITS + units <= UNITS)
 
 
 def read_table(content: bytes) -> tuple[list[Piece], int]:
@@ -175,7 +177,8 @@ def test_a_failure_to_adopt_changes_nothing(call: str) -> None:
 
 def test_pieces_are_adopted_with_their_contents() -> None:
     memory = created()
-    sizes = [(ENTRIES, 1), (PAGES, 1), (LARGE, 9), (ARENA + 6, 32), (LARGE, 70), (ENTRIES, 1)]
+    sizes = [(ENTRIES, 1), (PAGES, 1), (LARGE, 9), (ARENA + 6, 32), (LARGE, 70), (HEAD, 1)]
+    sizes += [(LONG_NOTE, 3)]
     pieces = [(kind, memory.take_now(units, kind), units) for kind, units in sizes]
     for kind, offset, units in pieces:
         memory.write(offset, bytes([kind]) * units * UNIT)
@@ -271,7 +274,7 @@ import ctypes, mmap, os, signal, sys
 from nsqcy.storage.core import create_memory
 from nsqcy.storage.memory_faults import FaultyMemoryRange
 
-UNIT, UNITS = 65536, 32
+UNIT, UNITS, LARGE = 65536, 32, 12
 TRACE_ME, SINGLE_STEP = 0, 9
 ptrace = ctypes.CDLL(None, use_errno=True).ptrace
 fd = create_memory(16 * UNITS * UNIT)
@@ -313,10 +316,10 @@ while True:
         seen = table
         states += 1
         here = list(pieces(table))
-        if (5, UNITS, 3) not in here:
+        if (LARGE, UNITS, 3) not in here:
             sys.exit(f"lost: {here}")
         for kind, at, units in here:
-            if kind != 5 or units != (3 if at == UNITS else current[0]):
+            if kind != LARGE or units != (3 if at == UNITS else current[0]):
                 sys.exit(f"not a piece: {kind} {at} {units}")
             found.add(units)
             if os.lseek(fd, at * UNIT, os.SEEK_HOLE) < (at + units) * UNIT:
@@ -361,7 +364,8 @@ def test_a_death_at_any_instruction_leaves_whole_pieces(tmp_path: Path) -> None:
         (3, [LARGE]),
         (0, [LARGE]),
         (5, [77]),
-        (CHUNKS * UNITS - 1, [PAGES + 2]),
+        (CHUNKS * UNITS - 1, [LONG_NOTE + 1]),
+        (40, [HEAD, MORE]),
     ],
 )
 def test_damaged_entries_become_free(unit: int, kinds: list[int]) -> None:
@@ -378,7 +382,7 @@ entries = st.tuples(
     st.integers(0, CHUNKS * UNITS - 1),
     st.lists(
         st.one_of(
-            st.sampled_from([FREE, TABLE, MORE, MORE, ENTRIES, PAGES, LARGE, ARENA]),
+            st.sampled_from([FREE, TABLE, MORE, MORE, ENTRIES, HEAD, LARGE, LONG_NOTE, ARENA]),
             st.integers(0, 255),
         ),
         min_size=1,

@@ -1,4 +1,4 @@
-"""The range of addresses that holds a worker's blocks and entries, compared with a slow and obvious
+"""The range of addresses that holds a worker's blocks or entries, compared with a slow and obvious
 model, and with system calls that fail.
 
 NSQCY_RUNS=20 tries many more histories.
@@ -34,7 +34,8 @@ from support.worker_core import RESPONSE, SECOND, Core
 UNIT = 65536
 UNITS = 32  # of a chunk
 CHUNK = UNITS * UNIT
-FREE, TABLE, MORE, ENTRIES, PAGES, LARGE, ARENA = 0, 1, 2, 3, 4, 5, 16  # enum UnitKind
+FREE, TABLE, MORE, ENTRIES, PAGES, BLOCKS, HEAD, LARGE, ARENA = 0, 1, 2, 4, 5, 6, 11, 12, 16
+"""Values of enum UnitKind."""
 IDLE_LIMIT = 1024 * UNIT
 FOREVER = 1 << 40
 NEVER_BEFORE = 1 << 62
@@ -358,9 +359,10 @@ def test_a_small_address_space_is_shared() -> None:
 @memory_kinds
 def test_addresses_are_aligned(memfd: bool, shift: int) -> None:
     """The block pool finds a slab by the address of its cells. Some kernels align mappings."""
-    memory = FaultyMemoryRange(16 * CHUNK, memfd=memfd)
-    memory.shift_mappings(shift)
-    core = Core(None, pool=BlockPool(1 << 40, memory))
+    records, state = (FaultyMemoryRange(16 * CHUNK, memfd=memfd) for _ in range(2))
+    for memory in (records, state):
+        memory.shift_mappings(shift)
+    core = Core(None, pool=BlockPool(1 << 40, records, state))
     consumer = core.client().subscribe("t", "c", 2500)
     client = core.client()
     for number in range(2000):
@@ -752,42 +754,70 @@ def test_an_arena_is_thinned_and_refilled(memfd: bool) -> None:
 # -- the block pool --
 
 
-def pool_and_core(memfd: bool) -> tuple[FaultyMemoryRange, Core]:
-    memory = FaultyMemoryRange(256 * CHUNK, memfd=memfd)
-    core = Core(
-        None, pool=BlockPool(1 << 40, memory), max_msg_size=10 << 20, max_body_size=10 << 20
-    )
-    core.advance(SECOND)
-    return memory, core
+class Pool:
+    """The memories of a core."""
+
+    def __init__(self, memfd: bool) -> None:
+        self.records, self.state = (FaultyMemoryRange(256 * CHUNK, memfd=memfd) for _ in range(2))
+        pool = BlockPool(1 << 40, self.records, self.state)
+        self.core = Core(None, pool=pool, max_msg_size=10 << 20, max_body_size=10 << 20)
+        self.core.advance(SECOND)
+
+    @property
+    def both(self) -> list[FaultyMemoryRange]:
+        return [self.records, self.state]
 
 
 def kinds(memory: FaultyMemoryRange) -> set[int]:
-    return set(memory.bytes_at(0, 256 * UNITS))
+    return set(memory.bytes_at(0, memory.usage()["size"] // UNIT))
 
 
 @memory_kinds
-def test_a_pool_opens_its_memory(memfd: bool) -> None:
-    memory = FaultyMemoryRange(64 * CHUNK, memfd=memfd)
-    memory.fault("map", errno.ENOMEM)
+@pytest.mark.parametrize("which", [0, 1], ids=["records", "state"])
+def test_a_pool_opens_its_memory(memfd: bool, which: int) -> None:
+    memories = [FaultyMemoryRange(64 * CHUNK, memfd=memfd) for _ in range(2)]
+    memories[which].fault("map", errno.ENOMEM)
     with pytest.raises(OSError, match="cannot reserve addresses"):
-        BlockPool(1 << 30, memory)
-    assert BlockPool(1 << 30, memory).memory is memory
-    assert memory.usage()["size"] == 64 * CHUNK
-    assert not BlockPool(1 << 30).memory.memfd
+        BlockPool(1 << 30, *memories)
+    pool = BlockPool(1 << 30, *memories)
+    assert [pool.records, pool.state] == memories
+    assert [memory.usage()["size"] for memory in memories] == [64 * CHUNK] * 2
+    usual = BlockPool(1 << 30)
+    assert not usual.records.memfd
+    assert not usual.state.memfd
+
+
+@memory_kinds
+def test_a_pool_begins_with_the_head_of_its_state(memfd: bool) -> None:
+    pool = Pool(memfd)
+    assert kinds(pool.records) == {FREE, TABLE, MORE}
+    assert kinds(pool.state) == {FREE, TABLE, MORE, HEAD}
+    assert list(pool.state.pieces()) == [(TABLE, 0, UNITS), (HEAD, CHUNK, 1)]
+
+
+def test_a_pool_without_memory_for_its_head() -> None:
+    state = FaultyMemoryRange(16 * CHUNK, memfd=True)
+    state.open()
+    state.fault("collapse", errno.ENOMEM)
+    state.fault("populate", errno.ENOMEM)
+    with pytest.raises(MemoryError):
+        BlockPool(1 << 30, state=state)
+    assert kinds(state) == {FREE, TABLE, MORE}
 
 
 def test_messages_lie_in_the_memory_of_their_pool() -> None:
-    memory, core = pool_and_core(memfd=True)
-    client = core.client()
-    consumer = core.client().subscribe("t", "c", 10)
+    pool = Pool(memfd=True)
+    client = pool.core.client()
+    consumer = pool.core.client().subscribe("t", "c", 10)
     small, large = b"a small body" * 10, b"a large body" * 50_000
     client.publish("t", small)
     client.publish("t", large)
     client.publish("t", b"deferred", 1000)
-    core.settle()
+    pool.core.settle()
     assert len(consumer.messages()) == 2
-    assert kinds(memory) >= {TABLE, ENTRIES, PAGES, LARGE, ARENA}
-    content = os.pread(memory.fileno(), 16 * CHUNK, 0)
+    assert kinds(pool.records) == {FREE, TABLE, MORE, LARGE, ARENA, ARENA + 1}
+    assert kinds(pool.state) == {FREE, TABLE, MORE, HEAD, ENTRIES, PAGES, BLOCKS}
+    content = os.pread(pool.records.fileno(), 16 * CHUNK, 0)
     assert small in content
     at = content.index(large) // UNIT
     assert content[at] == LARGE
@@ -796,35 +826,38 @@ def test_messages_lie_in_the_memory_of_their_pool() -> None:
 
 @memory_kinds
 def test_a_pool_keeps_one_slab_of_each_kind_and_gives_back_everything_else(memfd: bool) -> None:
-    memory, core = pool_and_core(memfd)
-    client = core.client()
+    pool = Pool(memfd)
+    client = pool.core.client()
     for body in [b"x" * 100, b"x" * 5_000, b"x" * 190_000, b"x" * 700_000] * 30:
         assert client.publish("t", body) == (RESPONSE, b"OK")
         assert client.publish("t", body, 100_000) == (RESPONSE, b"OK")
-    assert memory.usage()["used"] > 60 * 890_000
-    core.shard.delete_topic(b"t")
+    assert pool.records.usage()["used"] > 60 * 890_000
+    pool.core.shard.delete_topic(b"t")
     for _ in range(40):
-        core.advance(SECOND)
-    assert kinds(memory) == {FREE, TABLE, MORE, ENTRIES}
-    assert memory.usage()["used"] == CHUNK + UNIT
-    assert memory.usage()["backed"] <= 2 * CHUNK
+        pool.core.advance(SECOND)
+    assert kinds(pool.records) == {FREE, TABLE, MORE}
+    assert pool.records.usage()["used"] == pool.records.usage()["backed"] == CHUNK
+    assert kinds(pool.state) == {FREE, TABLE, MORE, HEAD, ENTRIES, BLOCKS}
+    assert pool.state.usage()["used"] == CHUNK + 3 * UNIT
+    assert pool.state.usage()["backed"] <= 2 * CHUNK
 
 
 @memory_kinds
 def test_slabs_in_memory_that_was_used(memfd: bool) -> None:
-    memory, core = pool_and_core(memfd)
+    """Cells begin without an owner, whatever their pages contained."""
+    pool = Pool(memfd)
+    core = pool.core
     client = core.client()
-    for _ in range(20):
-        client.publish("t", b"\xff" * 700_000)
-    core.shard.delete_topic(b"t")
-    core.settle()
-    idle = memory.usage()["idle"]
+    offset = pool.state.take_now(20)
+    pool.state.write(offset, b"\xff" * 20 * UNIT)
+    pool.state.release_now(offset, 20, keep=True)
+    idle = pool.state.usage()["idle"]
     consumer = core.client().subscribe("t", "c", 2500)
     for number in range(2500):
         client.publish("t", b"%d" % number)
         client.publish("t", b"%d" % number, 100_000)
     core.settle()
-    assert memory.usage()["idle"] < idle - CHUNK
+    assert pool.state.usage()["idle"] < idle
     messages = consumer.messages()
     assert len(messages) == 2500
     assert core.pool.entries == core.pool.deferred == 2500
@@ -838,13 +871,15 @@ def test_slabs_in_memory_that_was_used(memfd: bool) -> None:
 @memory_kinds
 def test_a_publish_without_memory_changes_nothing(memfd: bool) -> None:
     """Bodies of all sizes: they need an arena, or a separate block, or neither."""
-    memory, core = pool_and_core(memfd)
+    pool = Pool(memfd)
+    core = pool.core
     client = core.client()
     assert client.publish("t", b"first") == (RESPONSE, b"OK")
     refused = 0
     for size in [100, 3_000, 30_000, 190_000, 300_000, 3_000_000]:
-        for call in ("populate", "protect"):
-            memory.fault(call, errno.ENOMEM, times=FOREVER)
+        for memory in pool.both:
+            for call in ("populate", "protect"):
+                memory.fault(call, errno.ENOMEM, times=FOREVER)
         before = core.live()
         try:
             client.publish("t", b"x" * size)
@@ -852,7 +887,8 @@ def test_a_publish_without_memory_changes_nothing(memfd: bool) -> None:
             refused += 1
             assert core.live() == before
             client = core.client()
-        memory.clear_faults()
+        for memory in pool.both:
+            memory.clear_faults()
         assert client.publish("t", b"y" * size) == (RESPONSE, b"OK")
     assert refused >= 3
     consumer = core.client().subscribe("t", "c", 100)
@@ -863,7 +899,8 @@ def test_a_publish_without_memory_changes_nothing(memfd: bool) -> None:
 
 @memory_kinds
 def test_blocks_of_an_arena_that_was_thinned(memfd: bool) -> None:
-    memory, core = pool_and_core(memfd)
+    pool = Pool(memfd)
+    memory, core = pool.records, pool.core
     client = core.client()
     body = b"." * 190_000
     for _ in range(8):
