@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -55,6 +55,12 @@ def fixed_addresses() -> dict[str, object]:
 class Trial:
     """Daemon under load, and its history."""
 
+    publisher_kinds: ClassVar[tuple[type[TcpPublisher | HttpPublisher], ...]] = (
+        TcpPublisher,
+        HttpPublisher,
+    )
+    subscriber_kind: ClassVar[type[Subscriber]] = Subscriber
+
     def __init__(self, daemon: Nsqd, workers: int, seed: int) -> None:
         self.daemon = daemon
         self.seed = seed
@@ -72,7 +78,7 @@ class Trial:
         self.publishers = [
             kind(daemon, log, topic, f"{kind.__name__}-{topic}-{seed}")
             for topic in TOPICS
-            for kind in (TcpPublisher, HttpPublisher)
+            for kind in self.publisher_kinds
         ]
         self.subscribers: list[Subscriber] = []
         self.reading: list[Loop] = []
@@ -104,7 +110,9 @@ class Trial:
 
     def subscribe(self, topic: str, channel: str) -> None:
         seed = f"{topic}-{channel}-{self.seed}"
-        self.subscribers.append(Subscriber(self.daemon, self.events.append, topic, channel, seed))
+        self.subscribers.append(
+            self.subscriber_kind(self.daemon, self.events.append, topic, channel, seed)
+        )
         self.reading.append(Loop(self.subscribers[-1].step))
 
     def is_drained(self) -> bool:

@@ -28,12 +28,13 @@ from nsqcy.nsqd.exit_report import SHOWN, describe
 from nsqcy.nsqd.http.api import Api, tls_required
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.process_messages.drain_remainder import Remains
-from nsqcy.nsqd.process_messages.reports import NotSaved
+from nsqcy.nsqd.process_messages.reports import NotSaved, Restored
 from nsqcy.nsqd.process_messages.stats_query import Query
 from nsqcy.nsqd.process_messages.to_worker import EngineMessage
 from nsqcy.nsqd.process_messages.topic_verbs import TopicVerb
 from nsqcy.nsqd.worker.disk_watch import DiskWatch, ExitWatch
 from nsqcy.nsqd.worker.http_backend import HttpBackend
+from nsqcy.nsqd.worker.left_memories import LeftMemories
 from nsqcy.nsqd.worker.live_objects import LiveObjects
 from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
@@ -47,7 +48,7 @@ from nsqcy.process.control import Answer, Request
 from nsqcy.protocol.core import COUNTED, Session, SessionManager
 from nsqcy.server.core import Loop, Publisher, accept_socket, accept_stream
 from nsqcy.storage import shared_sync
-from nsqcy.storage.core import BlockPool, IoThread
+from nsqcy.storage.core import IoThread
 from nsqcy.storage.write_probe import WriteProbe
 from nsqcy.util import debug, garbage
 from nsqcy.util.slices import Turns
@@ -122,12 +123,13 @@ class Engine:
         self._log = boot.log
         self._master = boot.master
         self._options = options = NsqdOptions.restore(boot.context["options"])
+        self._memory = LeftMemories(boot.memory, boot.log)
         self._peers: set[int] = set()
         shared = self._shared = boot.shared
         notices = MasterNotices(boot.worker, boot.master, self._is_held, boot.log)
         self._notifier = MetadataNotifier(notices.send)
         hub = gevent.get_hub()
-        self._pool = pool = BlockPool(options.memory_bytes)
+        self._pool = pool = self._memory.make_pool(options.memory_bytes)
         scheduler = SchedulerState(
             pool,
             mem_queue_size=options.mem_queue_size,
@@ -157,6 +159,7 @@ class Engine:
             on_event=self._on_event,
             log=boot.log,
         )
+        self._memory.inherit(self._shard)
         path = options.data_path
         if shared_sync.is_reliable(path) and self._io.open_file_system(path):
             self._shard.shares_syncs_from = shared_sync.count
@@ -247,6 +250,7 @@ class Engine:
             self._load_topics(topics)
         if self._stopped:  # topics that are not loaded stay on disk unchanged
             return
+        self._restore_rest()
         for name, worker in table.items():
             if self._may_use(name, worker):
                 self._manager.placed(name.encode(), worker)
@@ -275,6 +279,35 @@ class Engine:
                     return
                 self._loop.enter()
                 entered = time.monotonic()
+
+    def _restore_rest(self) -> None:
+        """Restore the topics that only a dead predecessor knew, because the master had not received
+        its report yet. Then let the master forget the predecessor's memory, before a client is
+        served."""
+        if not self._memory.is_shared:
+            return
+        for key in self._shard.left_topics:
+            if not self._shard.is_unloaded(key):
+                self._loop.enter()
+                self._shard.load_topic(key, False, {})
+                self._on_event("topic_created", key.decode(), None)
+        self._keep_budget()
+        self._loop.enter()
+        self._shard.settle()
+        self._memory.report()
+        self._master.call(Restored(self._index))
+        self._loop.enter()
+        self._shard.end_inheritance()
+
+    def _keep_budget(self) -> None:
+        """Write messages to disk until the rest fits into --memory-bytes."""
+        before = 0
+        while self._pool.budget < self._pool.resident_bytes != before:
+            before = self._pool.resident_bytes
+            self._loop.enter()
+            self._shard.settle()
+            self._io.drain_now()
+            gevent.sleep(0)
 
     def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
         self._loop.enter()
