@@ -118,7 +118,6 @@ class Faults:
         node.killed += 1
         os.kill(victim, signal.SIGKILL)
         await _until(lambda: victim not in node.daemon.workers, "it does not end")
-        self._register.died(node.number)
         await _until(lambda: len(node.daemon.workers) == len(workers), "it does not come back")
 
     async def _kill_nsqd(self, fault: Fault) -> None:

@@ -48,8 +48,8 @@ class Register:
         return numbers
 
     def died(self, node: int) -> None:
-        """Handle the death of one of that nsqd's workers, and the loss of messages that existed
-        only in the worker's memory."""
+        """Handle the death of all processes of that nsqd, and the loss of messages that existed only
+        in memory."""
         for publisher in self._publishers:
             if publisher.node == node and publisher.durability == MEMORY:
                 messages = self._ledger.attempted(publisher.topic, publisher.number)

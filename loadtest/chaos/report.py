@@ -100,7 +100,7 @@ def _total(outcome: Outcome) -> str:
         f"{count:,} messages in {outcome.seconds:,.0f} s, {count / outcome.seconds:,.0f} a second; "
         f"finished {sum(each.finished for each in outcome.accounts):,}, "
         f"lost {sum(each.lost for each in outcome.accounts):,}, "
-        f"forgotten with their worker {sum(each.forgotten for each in outcome.accounts):,}, "
+        f"forgotten with their nsqd {sum(each.forgotten for each in outcome.accounts):,}, "
         f"duplicates {sum(each.duplicates for each in outcome.accounts):,}; {drained}"
     )
 
