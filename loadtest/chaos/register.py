@@ -48,7 +48,7 @@ class Register:
         return numbers
 
     def died(self, node: int) -> None:
-        """Handle the death of all processes of that nsqd, and the loss of messages that existed only
+        """Handle the death of all processes of that nsqd, and the loss of messages that were only
         in memory."""
         for publisher in self._publishers:
             if publisher.node == node and publisher.durability == MEMORY:

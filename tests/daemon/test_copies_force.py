@@ -88,7 +88,7 @@ def test_groups_that_need_no_force(values: Values, capfd: pytest.CaptureFixture[
 
     assert refusal().startswith("cluster test_groups_that_need_no_force has no group g")
     values.put("groups/g", b"{}")
-    assert refusal().startswith("the value of group g is invalid: format")
+    assert refusal().startswith("the value of group g is invalid: registry format")
     values.put_group(GROUP)
     assert refusal() == "no member of group g has a session: start nsqd on one of a, b, c\n"
     values.put("sessions/a.1", SESSION % (b"a", b"a"))
