@@ -244,8 +244,20 @@ cdef class MemoryRecovery(Recovery):
 
     cdef uint64_t covered_from(self, uint64_t seq) noexcept:
         """Return the first record from `seq` on that the files do not contain."""
+        cdef size_t i = self.last_begun_by(seq, self.run_count)
+        while i < self.run_count:
+            if not self.blocks[i].flags & SURVIVORS:
+                if self.blocks[i].first_seq > seq:
+                    break
+                seq = max(seq, self.blocks[i].last_seq + 1)
+            i += 1
+        return seq
+
+    cdef size_t last_begun_by(self, uint64_t seq, size_t count) noexcept:
+        """Return the index of the last of the first `count` blocks, other than copies, that begins
+        at record `seq` or earlier; `count` if there is none."""
         cdef size_t low = 0
-        cdef size_t high = self.run_count
+        cdef size_t high = count
         cdef size_t middle
         while low < high:
             middle = (low + high) // 2
@@ -253,22 +265,11 @@ cdef class MemoryRecovery(Recovery):
                 low = middle + 1
             else:
                 high = middle
-        # Blocks of copies are in between.
-        while low and (self.blocks[low - 1].flags & SURVIVORS
-                       or self.blocks[low - 1].last_seq < seq):
-            if not self.blocks[low - 1].flags & SURVIVORS:
-                return seq
+        while low:
             low -= 1
-        if low == 0:
-            return seq
-        low -= 1
-        while low < self.run_count:
             if not self.blocks[low].flags & SURVIVORS:
-                if self.blocks[low].first_seq > seq:
-                    break
-                seq = max(seq, self.blocks[low].last_seq + 1)
-            low += 1
-        return seq
+                return low
+        return count
 
     cdef Block *adopt(self, size_t number, uint32_t *flags) except? NULL:
         """Return a block with the sound and visible records of a left block; NULL if there are
@@ -498,20 +499,8 @@ cdef class MemoryRecovery(Recovery):
 
     cdef Block *block_with(self, uint64_t seq) noexcept:
         """Return the block that contains a record, other than as a copy; NULL if there is none."""
-        cdef size_t low = 0
-        cdef size_t high = self.block_count
-        cdef size_t middle
-        while low < high:
-            middle = (low + high) // 2
-            if self.blocks[middle].first_seq <= seq:
-                low = middle + 1
-            else:
-                high = middle
-        while low:
-            low -= 1
-            if not self.blocks[low].flags & SURVIVORS:
-                return self.blocks[low] if self.blocks[low].last_seq >= seq else NULL
-        return NULL
+        cdef size_t i = self.last_begun_by(seq, self.block_count)
+        return self.blocks[i] if i < self.block_count and self.blocks[i].last_seq >= seq else NULL
 
     cdef Block *copy_of(self, uint64_t seq, uint32_t *within) except? NULL:
         """Return a block with a copy of a record; NULL if there is none."""
