@@ -119,6 +119,7 @@ class Acceptor:
         self._targets: dict[int, Target] = {}
         self._turn = 0
         self._held: deque[Accepted] = deque()  # accepted, not yet passed to a target
+        self._in_reserve: Accepted | None = None  # has a reserved descriptor, perhaps still open
         self._pause_log = PauseLog(log)
         self._paused = False
         self._pause_length = PAUSE
@@ -157,9 +158,11 @@ class Acceptor:
 
     def resume(self) -> None:
         """Continue accepting, unless paused for another reason."""
-        if self.closed or self._paused:
+        if self.closed or self._paused or not self._hand_out_held():
             return
-        if self._hand_out_held() and self._targets:
+        if self._uses_reserve():
+            self._wait_for_room()
+        elif self._targets:
             for listener, watcher in zip(self._listeners, self._watchers, strict=True):
                 if not watcher.active:
                     watcher.start(self._acceptable, listener)
@@ -182,8 +185,8 @@ class Acceptor:
     def _acceptable(self, listener: Listener) -> None:
         try:
             for _ in range(_BATCH):
-                is_last = descriptors.is_reserved(self._accept(listener))
-                if self._held or is_last:
+                self._accept(listener)
+                if self._held or self._uses_reserve():
                     self._wait_for_room()
                     return
         except (BlockingIOError, InterruptedError):
@@ -191,15 +194,19 @@ class Acceptor:
         except OSError as error:
             self._accept_failed(listener, error)
 
-    def _accept(self, listener: Listener) -> int:
-        """Accept a connection; return its descriptor."""
+    def _accept(self, listener: Listener) -> None:
         sock, peer = listener.sock.accept()
-        fd = sock.fileno()
         local = listener.text if listener.path else _local(sock, listener)
         item = Accepted(sock, listener.kind, show(peer), local)
+        if descriptors.is_reserved(sock.fileno()):
+            self._in_reserve = item
         if not self._is_stalled(item) and not self._hand_over(item):
             self._held.append(item)
-        return fd
+
+    def _uses_reserve(self) -> bool:
+        """Return whether this process still has a socket with a reserved descriptor. No second one
+        is accepted, because a worker that dies must be replaced with the rest of the reserve."""
+        return self._in_reserve is not None and self._in_reserve.sock.fileno() >= 0
 
     def _is_stalled(self, item: Accepted) -> bool:
         """Return whether this process serves the connection, because no worker would now."""

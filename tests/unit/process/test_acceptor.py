@@ -179,7 +179,7 @@ def test_a_socket_that_all_workers_refuse_waits(front):
 
 
 def test_with_only_the_reserve_left_clients_wait_in_the_backlog(front, monkeypatch):
-    """Each socket that a worker accepts permits one more."""
+    """Each socket that a worker accepts permits one more, however often the acceptor resumes."""
     worker = Worker()
     front.acceptor.add(0, worker)
     monkeypatch.setattr(acceptor, "PAUSE", 60.0)  # only `resume` continues
@@ -187,10 +187,14 @@ def test_with_only_the_reserve_left_clients_wait_in_the_backlog(front, monkeypat
     front.connect(3)
     wait_until(lambda: worker.taken)
     for taken in (1, 2):
-        gevent.sleep(0)
+        for _ in range(3):
+            front.acceptor.resume()
+            gevent.sleep(0.01)
         assert len(worker.taken) == taken
+        worker.taken[-1].sock.close()
         front.acceptor.resume()
         wait_until(lambda: len(worker.taken) > taken)  # noqa: B023
+    worker.taken[-1].sock.close()
     monkeypatch.setattr(descriptors, "first_reserved", lambda: 1 << 20)
     front.connect(2)
     front.acceptor.resume()
