@@ -69,6 +69,8 @@ class Memory:
     overcommit: int = 0  # vm.overcommit_memory
     commit_limit: int = 0
     committed: int = 0
+    kills_groups: bool = False  # without memory, the kernel kills all processes of a cgroup
+    collapses: bool = True  # whether the kernel knows MADV_COLLAPSE
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,10 @@ def memory(host: Host) -> Iterator[Finding]:
     if found.overcommit == STRICT and found.committed >= NEARLY * found.commit_limit:
         text = "vm.overcommit_memory is 2, and the commit limit is nearly reached"
         yield warning(text, "set sysctl vm.overcommit_memory=0, or raise vm.overcommit_ratio")
+    if found.kills_groups:
+        text = "without memory, the kernel kills all processes of the cgroup (memory.oom.group)"
+        advice = "if messages of class memory must survive this, set memory.oom.group to 0"
+        yield note(text, advice)
 
 
 def cpus(host: Host) -> Iterator[Finding]:
@@ -133,6 +137,9 @@ def kernel(host: Host) -> Iterator[Finding]:
     if host.somaxconn is not None and host.somaxconn < MIN_BACKLOG:
         text = f"net.core.somaxconn is {host.somaxconn}: bursts of connections are refused"
         yield warning(text, "run sysctl -w net.core.somaxconn=4096, and set it in /etc/sysctl.d")
+    if not host.memory.collapses:
+        text = "the kernel does not know MADV_COLLAPSE, so new memory uses more CPU"
+        yield note(text, "use Linux 6.1 or later")
 
 
 def ports(host: Host) -> Iterator[Finding]:
@@ -188,7 +195,8 @@ CHECKS = (
     Check(
         "memory",
         "available memory within all cgroup limits, compared with `--memory-bytes` of all workers;"
-        " the commit limit with vm.overcommit_memory=2",
+        " the commit limit with vm.overcommit_memory=2; whether the kernel kills all processes of"
+        " the cgroup at once",
         "",
         memory,
     ),
@@ -196,7 +204,7 @@ CHECKS = (
     Check(
         "kernel",
         f"net.core.somaxconn (below {MIN_BACKLOG:,}); system calls that workers need (memfd_create,"
-        " eventfd)",
+        " eventfd); kernels without MADV_COLLAPSE",
         "the kernel meets the requirements",
         kernel,
     ),

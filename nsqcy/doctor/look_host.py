@@ -5,6 +5,8 @@ only briefly, without listening. look_disk.py examines the disks.
 """
 
 import ctypes
+import errno
+import mmap
 import os
 import platform
 import re
@@ -20,7 +22,7 @@ from nsqcy.config.loader import Settings
 from nsqcy.doctor import look_disk
 from nsqcy.doctor.facts import Clock, ConfigFile, Host, Memory, Package, Wanted
 from nsqcy.doctor.look_ports import ports
-from nsqcy.process.limits import available_memory, usable_cpus
+from nsqcy.process.limits import available_memory, kills_groups, usable_cpus
 from nsqcy.util import procfs
 
 MODULES = (
@@ -33,6 +35,8 @@ NEED = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9][0-9a-z.]*)")
 # struct timex, and the state of adjtimex() for an unsynchronised clock.
 TIMEX_BYTES = 208
 TIME_ERROR = 5
+MADV_COLLAPSE = 25  # of Linux 6.1; Python has no name for it
+HUGE = 2 << 20  # bytes of a huge page
 # struct utmp, and the type of its boot record.
 UTMP = struct.Struct("h2xi32s4s32s256shhiii4i20x")
 BOOT_TIME = 2
@@ -105,7 +109,21 @@ def look_at_memory(root: str) -> Memory:
         procfs.number(f"{root}/proc/sys/vm/overcommit_memory") or 0,
         int(meminfo.get("CommitLimit", 0)) << 10,
         int(meminfo.get("Committed_AS", 0)) << 10,
+        kills_groups(root),
+        collapses(),
     )
+
+
+def collapses() -> bool:
+    """Return whether the kernel knows MADV_COLLAPSE, which workers use for the memory that outlives
+    them."""
+    with mmap.mmap(-1, 2 * HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as some:
+        some[:] = bytes(len(some))
+        try:
+            some.madvise(MADV_COLLAPSE)
+        except OSError as error:
+            return error.errno != errno.EINVAL
+    return True
 
 
 def open_on_machine(root: str) -> tuple[int, int] | None:

@@ -29,6 +29,13 @@ def available_memory(root: str = "/") -> int:
     return max(available, 0)
 
 
+def kills_groups(root: str = "/") -> bool:
+    """Return whether the kernel kills all processes of this process's cgroup at once when the
+    cgroup is out of memory."""
+    directories = _group_directories(root, "memory")
+    return any(procfs.number(f"{each}/memory.oom.group") == 1 for each in directories)
+
+
 def _group_directories(root: str, controller: str) -> Iterator[str]:
     """Yield the visible directories of this process's cgroup and its parents.
 

@@ -841,6 +841,20 @@ def test_available_memory(tmp_path: Path, files: dict[str, str], free: int) -> N
     assert limits.available_memory(str(tmp_path)) == free
 
 
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        ({}, False),
+        (GROUPS_V2 | {f"{V2_MEMORY}.oom.group": "0\n"}, False),
+        (GROUPS_V2 | {f"{V2_MEMORY}.oom.group": "1\n"}, True),
+        (GROUPS_V2 | {"sys/fs/cgroup/a/memory.oom.group": "1\n"}, True),
+    ],
+)
+def test_kills_groups(tmp_path: Path, files: dict[str, str], kills: bool) -> None:
+    write_tree(tmp_path, files)
+    assert limits.kills_groups(str(tmp_path)) is kills
+
+
 def write_tree(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         path = root / name

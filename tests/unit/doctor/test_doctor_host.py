@@ -107,6 +107,9 @@ def test_memory_and_cpus() -> None:
     assert levels(host.memory, replace(GOOD, memory=Memory(100 << 20))) == ["warning"]
     strict = Memory(GIB, overcommit=2, commit_limit=100, committed=80)
     assert levels(host.memory, replace(GOOD, memory=strict)) == ["ok", "warning"]
+    group = replace(GOOD, memory=Memory(GIB, kills_groups=True))
+    assert levels(host.memory, group) == ["ok", "note"]
+    assert "memory.oom.group" in text(host.memory, group)
     assert levels(host.cpus, replace(GOOD, cpus=1)) == ["warning"]
 
 
@@ -114,6 +117,7 @@ def test_kernel() -> None:
     assert levels(host.kernel, replace(GOOD, somaxconn=128)) == ["warning"]
     assert levels(host.kernel, replace(GOOD, missing_calls=["eventfd"])) == ["error"]
     assert levels(host.kernel, replace(GOOD, somaxconn=None)) == []
+    assert levels(host.kernel, replace(GOOD, memory=Memory(GIB, collapses=False))) == ["note"]
 
 
 @pytest.mark.parametrize(
