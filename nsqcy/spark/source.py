@@ -383,9 +383,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if offset.init or (end.pos != offset.pos and is_enough):
                 self._held_since = None
                 return end.as_json()
-            if self._cap is not None or left <= 0:
+            if self._cap is not None or not self._options.poll_timeout:
                 return start
-            self._opened().wait(view, left)
+            # Querying all nsqds may take longer than the timeout. The requests that stay open spare
+            # the next trigger these queries.
+            self._opened().wait(view, max(0.0, left))
+            if left <= 0:
+                return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the latest offset. Spark calls this very often, so the result comes from

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 
 from nsqcy.spark.errors import DataLoss, NsqError, OptionError, Refused, Unreachable
+from nsqcy.spark.offsets import View
 from nsqcy.spark.source import MIN_ROWS
 from nsqcy.testing.http_requests import eventually
 from support.fake_log_nsqd import FakeTopic, LogBroker
@@ -531,12 +533,32 @@ def test_an_idle_query_asks_rarely(query: Start, broker: LogBroker) -> None:
     assert broker.said("LOG_META")[-1] == "LOG_META t 20000 11"
 
 
+def test_slow_queries_leave_requests_open(
+    query: Start, broker: LogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, each trigger would query every nsqd again."""
+    engine = query(pollTimeoutMs="1")
+    cluster = engine.reader._opened()
+    view = cluster.view
+
+    def slow_view(*, tries: int = 1) -> View:
+        found = view(tries=tries)
+        time.sleep(0.002)  # longer than the timeout of the trigger
+        return found
+
+    monkeypatch.setattr(cluster, "view", slow_view)
+    engine.run()
+    eventually(lambda: broker.is_asked)
+    before = len(broker.asked)
+    assert not engine.trigger()
+    assert len(broker.asked) == before
+
+
 def test_connections_are_used_again(query: Start, broker: LogBroker) -> None:
     """An open query has its own connection; the answer returns that connection for reuse."""
     engine = query(None, "seq", pollTimeoutMs="1")
     engine.run()
     for _ in range(5):
-        # A trigger that times out before its first check closes its query.
         eventually(lambda: not engine.trigger() and broker.is_asked)
         broker.topics["t"].publish(1)
         broker.answer_waiting()
