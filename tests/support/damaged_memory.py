@@ -47,7 +47,7 @@ class Image:
 
     def __init__(self, fd: int) -> None:
         self.size = os.fstat(fd).st_size
-        self.pages: list[tuple[int, bytes]] = []
+        self.pages: dict[int, bytes] = {}
         at = 0
         while True:
             try:
@@ -58,20 +58,32 @@ class Image:
             for page in range(at, end, PAGE):
                 content = os.pread(fd, PAGE, page)
                 if content.strip(b"\0"):
-                    self.pages.append((page, content))
+                    self.pages[page] = content
             at = end
 
     def read(self, offset: int, size: int) -> bytes:
-        pages = dict(self.pages)
         first = offset - offset % PAGE
-        found = b"".join(pages.get(at, bytes(PAGE)) for at in range(first, offset + size, PAGE))
+        found = b"".join(
+            self.pages.get(at, bytes(PAGE)) for at in range(first, offset + size, PAGE)
+        )
         return found[offset - first :][:size]
 
     def copy(self) -> int:
         fd = create_memory(self.size)
-        for at, content in self.pages:
+        for at, content in self.runs:
             os.pwrite(fd, content, at)
         return fd
+
+    @functools.cached_property
+    def runs(self) -> list[tuple[int, bytes]]:
+        """The pages, of which adjacent ones are joined."""
+        found: list[tuple[int, list[bytes]]] = []
+        for at, content in self.pages.items():
+            if found and found[-1][0] + PAGE * len(found[-1][1]) == at:
+                found[-1][1].append(content)
+            else:
+                found.append((at, [content]))
+        return [(at, b"".join(contents)) for at, contents in found]
 
 
 def memory() -> MemoryRange:

@@ -27,7 +27,7 @@ TOPICS = {
 }
 HALF_HOUR = 30 * 60 * 1000  # ms
 REFUND = b'{"refund":"R-2041","amount":{"value":12.50,"currency":"EUR"},"items":["<b>mug</b>"]}'
-BODIES = {topic: [f"{topic} {number}".encode() for number in range(20)] for topic in TOPICS}
+BODIES = {topic: [f"{topic} {number}".encode() for number in range(10)] for topic in TOPICS}
 
 
 class Lively:
