@@ -23,7 +23,7 @@
 #                 UPDATE=1 updates the baseline;  ARGS=--functions shows them by function
 #   make soak     half an hour of chaos on a private cluster under load: docs/LOADTEST.md;
 #                 ARGS="--minutes=10 --seed=7";  TESTS=tests/crash  the long tests in that directory,
-#                 and 20 times as many runs with random input as in `make test`
+#                 and 50 times as many runs with random input as in `make test`
 #   make clients  install the npm packages that the tests of third-party clients need
 #   make docs     the documentation site, in build/site; ARGS=serve serves it on 127.0.0.1:8000 and
 #                 rebuilds it when files change
@@ -133,7 +133,7 @@ soak: $(BUILT) $(VENV)/.extra-test
 ifeq ($(origin TESTS),file)
 	$(BIN)/python -m loadtest.chaos $(ARGS)
 else
-	NSQCY_RUNS=$${NSQCY_RUNS:-20} $(BIN)/python -m pytest $(TESTS) \
+	NSQCY_RUNS=$${NSQCY_RUNS:-50} $(BIN)/python -m pytest $(TESTS) \
 		-m "soak or random or hypothesis" --timeout=7200 $(PYTEST)
 endif
 

@@ -24,6 +24,8 @@ N = 200
 CHANNELS = ["c", "d"]
 
 pytestmark = pytest.mark.ours
+# For tests in which only one worker takes part, whichever it is. Replacements start slowly.
+one_worker = pytest.mark.parametrize("starter", [1], ids=["w1"], indirect=True)
 
 
 @pytest.fixture(params=[1, 2], ids=["w1", "w2"])
@@ -112,6 +114,7 @@ def test_messages_in_every_state(daemon: Nsqd, number: int) -> None:
     assert numbers(taken(daemon, "t", "d", N)) == [*range(N)]
 
 
+@one_worker
 def test_deferred_messages_come_at_their_time(daemon: Nsqd) -> None:
     due = time.monotonic() + 3
     producer = daemon.connect()
@@ -124,6 +127,7 @@ def test_deferred_messages_come_at_their_time(daemon: Nsqd) -> None:
     assert numbers([first, *conn.messages(19)]) == [*range(20)]
 
 
+@one_worker
 def test_large_bodies(daemon: Nsqd) -> None:
     sizes = [1, 100, 65_536, 262_144, 300_000, 1_000_000]
     for size in sizes:
@@ -132,6 +136,7 @@ def test_large_bodies(daemon: Nsqd) -> None:
     assert sorted(len(message.body) for message in taken(daemon, "t", "c", len(sizes))) == sizes
 
 
+@one_worker
 @pytest.mark.parametrize("channel", [None, "c"], ids=["topic", "channel"])
 def test_a_pause(daemon: Nsqd, channel: str | None) -> None:
     daemon.connect().mpub("t", bodies())
@@ -146,6 +151,7 @@ def test_a_pause(daemon: Nsqd, channel: str | None) -> None:
     assert Counter(numbers(taken(daemon, "t", "c", 2 * N))) == dict.fromkeys(range(N), 2)
 
 
+@one_worker
 @pytest.mark.parametrize("channel", [None, "c"], ids=["topic", "channel"])
 def test_an_emptied_queue(daemon: Nsqd, channel: str | None) -> None:
     if channel is None:
@@ -167,6 +173,7 @@ def test_an_emptied_queue(daemon: Nsqd, channel: str | None) -> None:
     assert numbers(taken(daemon, "t", "c", 1)) == [1000]
 
 
+@one_worker
 def test_a_channel_emptied_with_messages_in_flight(daemon: Nsqd) -> None:
     daemon.connect().mpub("t", bodies())
     conn = daemon.connect().sub("t", "c", rdy=50)
@@ -179,6 +186,7 @@ def test_a_channel_emptied_with_messages_in_flight(daemon: Nsqd) -> None:
     daemon.web.await_counts("t", "d", depth=N)
 
 
+@one_worker
 def test_a_deleted_channel(daemon: Nsqd) -> None:
     daemon.connect().mpub("t", bodies())
     daemon.web.do("delete", "t", "c")
@@ -189,6 +197,7 @@ def test_a_deleted_channel(daemon: Nsqd) -> None:
     assert numbers(taken(daemon, "t", "d", N)) == [*range(N)]
 
 
+@one_worker
 def test_a_deleted_topic(daemon: Nsqd) -> None:
     daemon.connect().mpub("t", bodies())
     daemon.web.do("delete", "t")
@@ -198,6 +207,7 @@ def test_a_deleted_topic(daemon: Nsqd) -> None:
     assert daemon.web.counts("t", "c")["depth"] == 0
 
 
+@one_worker
 def test_a_topic_without_channels(daemon: Nsqd) -> None:
     daemon.connect().mpub("alone", bodies())
     kill(daemon)
@@ -221,6 +231,7 @@ def test_a_topic_created_immediately_before_the_death(daemon: Nsqd) -> None:
         assert numbers(taken(daemon, f"new{turn}", "c", 20)) == [*range(20)]
 
 
+@one_worker
 def test_ephemeral_topics_and_channels_end(daemon: Nsqd) -> None:
     daemon.connect().sub("e#ephemeral", "c")
     daemon.connect().sub("t", "x#ephemeral")
@@ -242,6 +253,7 @@ def configure(daemon: Nsqd, topic: str, channel: str | None = None, **policy: An
     assert answer.status == 200, answer.body
 
 
+@one_worker
 def test_keys_keep_their_order(daemon: Nsqd) -> None:
     """One message of a key is in flight, one is requeued, one is deferred, and one is finished."""
     configure(daemon, "t", key="json:/k")
@@ -267,6 +279,7 @@ def test_keys_keep_their_order(daemon: Nsqd) -> None:
     daemon.web.await_counts("t", "c", depth=0, in_flight_count=0, deferred_count=0)
 
 
+@one_worker
 def test_a_repeated_publish_is_not_kept(daemon: Nsqd) -> None:
     configure(daemon, "t", dedup_window="1h", dedup_id="json:/id")
     published = [b'{"id":%d}' % number for number in range(N)]
@@ -337,6 +350,7 @@ def test_a_stop_after_the_death(daemon: Nsqd, is_at_once: bool) -> None:
         assert numbers(found) == [*range(N)]
 
 
+@one_worker
 def test_a_limited_address_space(starter: Starter) -> None:
     """Memory dies with its worker, and the log says so; what is on disk stays."""
     daemon = starter(within=("prlimit", f"--as={8 << 30}"), **fixed_addresses())

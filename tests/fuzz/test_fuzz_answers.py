@@ -87,7 +87,7 @@ def read_or_refused(read: Callable[..., list[Any]], body: bytes, headers: Any) -
         return []
 
 
-@settings(deadline=None, max_examples=runs(300))
+@settings(deadline=None, max_examples=runs(100))
 @given(BODIES, HEADERS)
 @example(b'{"producers":[{"tcp_port":' + b"9" * 5000 + b"}]}", {})
 def test_lookups(body: bytes, headers: dict[str, str]) -> None:
@@ -100,7 +100,7 @@ def test_lookups(body: bytes, headers: dict[str, str]) -> None:
     assert all(is_valid_name(each) for each in read_or_refused(parse_topics, body, headers))
 
 
-@settings(deadline=None, max_examples=runs(300))
+@settings(deadline=None, max_examples=runs(100))
 @given(BODIES, HEADERS)
 @example(b'{"topics":[{"depth":' + b"9" * 5000 + b"}]}", {})
 def test_statistics(body: bytes, headers: dict[str, str]) -> None:
@@ -142,7 +142,7 @@ FIGURES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=runs(200))
+@settings(deadline=None, max_examples=runs(80))
 @given(FIGURES)
 def test_whatever_is_read_can_be_shown(body: bytes) -> None:
     rows = read_or_refused(functools.partial(parse_stats, clients=True), body, {})
@@ -180,7 +180,7 @@ REPORTS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=runs(300))
+@settings(deadline=None, max_examples=runs(60))
 @given(REPORTS, REPORTS)
 def test_whatever_is_read_of_copies_can_be_shown(one: bytes, other: bytes) -> None:
     answers = [

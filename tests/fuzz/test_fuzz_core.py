@@ -107,7 +107,7 @@ TWO_FAULTS = (
 )
 
 
-@settings(deadline=None, max_examples=runs(150))
+@settings(deadline=None, max_examples=runs(60))
 @given(conversations, seeds)
 @example(TWO_FAULTS, 0)
 def test_a_conversation_leaves_nothing_behind(data: bytes, seed: int) -> None:

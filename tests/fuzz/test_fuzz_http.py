@@ -67,7 +67,7 @@ def fail(kind: str, topic: str, channel: str | None) -> None:
         raise RuntimeError("boom")
 
 
-@settings(deadline=None, max_examples=runs(300))
+@settings(deadline=None, max_examples=runs(120))
 @given(st.integers(0, 2**32))
 def test_with_and_without(seed: int) -> None:
     chance = random.Random(seed)

@@ -21,7 +21,7 @@ from support.nsqd_process import Nsqd, free_port
 from support.runs import runs
 from support.sanitizer import at_most
 
-ATTACKS = runs(750)
+ATTACKS = runs(250)
 SEED = int(os.environ.get("NSQCY_FUZZ_SEED", "20240229"))
 GROWTH = 64 << 20
 WARM_UP = 40

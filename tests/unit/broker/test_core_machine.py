@@ -20,7 +20,7 @@ from support.left import Remains
 from support.runs import runs
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
-PROFILE = settings(max_examples=runs(100))
+PROFILE = settings(max_examples=runs(30))
 
 TOPICS = ["a", "b", "e#ephemeral"]
 CHANNELS = ["x", "y", "z#ephemeral"]

@@ -1,10 +1,9 @@
 """Publishing once, beside a slow model: any history of publishes, failures, restarts and kills.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import errno
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,11 +17,10 @@ from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.server.core import Publisher
 from nsqcy.storage.io_faults import FaultyIoThread
 from nsqcy.testing.wire_client import sized
+from support.runs import runs, steps
 from support.worker_core import RESPONSE, SECOND, Core, mpub
 
-settings.register_profile("ci", max_examples=60, stateful_step_count=40, deadline=None)
-settings.register_profile("full", max_examples=2000, stateful_step_count=80, deadline=None)
-PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+PROFILE = settings(max_examples=runs(30), stateful_step_count=steps(40), deadline=None)
 
 OK = (RESPONSE, b"OK")
 WINDOW = 60 * SECOND

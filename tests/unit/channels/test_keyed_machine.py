@@ -1,11 +1,10 @@
 """Channels with rules for keys, compared with a slow and simple model: any history of commands,
 policy changes and restarts.
 
-NSQCY_HYPOTHESIS=full tries many more histories.
+NSQCY_RUNS=20 tries many more histories.
 """
 
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,11 +19,10 @@ from nsqcy.config.policies import Policies
 from reference.keyed import Channel, Message, Rules
 from reference.nsq import check
 from support.left import Remains
+from support.runs import runs
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
-settings.register_profile("ci", max_examples=200)
-settings.register_profile("full", max_examples=3000)
-PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
+PROFILE = settings(max_examples=runs(60))
 
 SOURCES = {"key": "json:/k", "priority": "json:/p"}
 TIMEOUT = 10  # seconds
