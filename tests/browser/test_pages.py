@@ -140,7 +140,7 @@ def test_plots_are_enlarged_by_keys(live: Lively, visit: Begin) -> None:
     expect(plot.locator("svg")).to_have_attribute("viewBox", "0 -2 720 164")
 
 
-def test_figures_are_kept_up_to_date(visit: Begin) -> None:
+def test_figures_are_kept_up_to_date(live: Lively, visit: Begin) -> None:
     """A visible page updates its figures in place, with one request."""
     visitor = visit()
     visitor.page.clock.install()
@@ -148,6 +148,11 @@ def test_figures_are_kept_up_to_date(visit: Begin) -> None:
     page.evaluate("document.querySelector('tbody a').focus(); window.mark = 1")
     messages = cell(page, "orders", "Messages")
     before = number(messages.text_content())
+
+    def published() -> int:
+        return sum(nsqd.web.counts("orders")["message_count"] for nsqd in live.nsqds)
+
+    eventually(lambda: published() > before)
     visitor.asked.clear()
     page.clock.run_for(TICK)
     expect(messages).not_to_have_text(f"{before:,}")

@@ -18,7 +18,7 @@ from support.nsqadmin_process import Admin
 from support.nsqd_process import Nsqd
 from support.nsqlookupd_process import Lookupd
 
-INTERVAL = 0.2  # seconds between two samples
+INTERVAL = 0.5  # seconds between two samples
 TOPICS = {
     "audit": (),
     "invoices": ("ledger",),
@@ -121,7 +121,7 @@ class Lively:
 
 @contextlib.contextmanager
 def lively(
-    home: Path, nsqds: int = 2, pause: Callable[[], float] = lambda: 0.2, **options: object
+    home: Path, nsqds: int = 2, pause: Callable[[], float] = lambda: INTERVAL, **options: object
 ) -> Iterator[Lively]:
     """A cluster under load until the end of the context; the second nsqd has no consumers. `pause`
     returns the seconds between two rounds of publishes."""
