@@ -56,7 +56,7 @@ FREE = 4 << 30  # bytes, many times what the tests use at once
 numbers = itertools.count(1)
 
 # A deadline would depend on the load of the machine.
-settings.register_profile("nsqcy", deadline=None, max_examples=runs(50))
+settings.register_profile("nsqcy", deadline=None, max_examples=runs(40))
 settings.load_profile("nsqcy")
 
 # A shell makes its background jobs ignore SIGINT, and programs inherit this from the tests.

@@ -28,6 +28,7 @@ BUSY = ("billing", "audit")  # channels with consumers
 PYNSQ = "billing"  # one of these channels, which pynsq also consumes
 UNREAD = "archive"  # a paused channel without consumers until the end
 POLL = 0.3  # seconds between the consumers' queries to nsqlookupds
+PAUSE = 0.05  # seconds between publishes, or runs of them
 SLICE = 10  # messages per publisher that nsqds must accept while a node is away
 DRAINING = "E_PUB_FAILED PUB failed draining"
 AWAY = {"not there", "no answer"}  # how a publisher without a library sees a stopped nsqd
@@ -64,11 +65,17 @@ class Load:
         addresses = [f"127.0.0.1:{node.tcp_port}" for node in self._cluster.nodes]
         plain = [("127.0.0.1", node.tcp_port) for node in self._cluster.nodes]
         self._publishers = [
-            PoolPublisher(self.tally, f"{phase}-pool", TOPIC, nsqd_tcp_addresses=addresses),
             PoolPublisher(
-                self.tally, f"{phase}-found", TOPIC, lookupd_http_addresses=self._lookupds
+                self.tally, f"{phase}-pool", TOPIC, nsqd_tcp_addresses=addresses, pause=PAUSE
             ),
-            PlainPublisher(self.tally, f"{phase}-plain", TOPIC, plain),
+            PoolPublisher(
+                self.tally,
+                f"{phase}-found",
+                TOPIC,
+                lookupd_http_addresses=self._lookupds,
+                pause=PAUSE,
+            ),
+            PlainPublisher(self.tally, f"{phase}-plain", TOPIC, plain, pause=PAUSE),
         ]
         for each in self._publishers:
             each.start()

@@ -577,7 +577,7 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=runs(100))
+@settings(max_examples=runs(40))
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.binary(max_size=6), max_size=25), st.data())
 def test_any_input_means_the_same_in_any_cutting(
     fragments: list[bytes], data: st.DataObject

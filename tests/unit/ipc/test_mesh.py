@@ -585,7 +585,7 @@ RECORDS = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=runs(100), deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 @given(st.lists(RECORDS, max_size=30), st.booleans())
 def test_any_records_at_all_do_no_harm(records, answer):
     mad = Mad()

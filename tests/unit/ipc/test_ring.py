@@ -258,7 +258,7 @@ def test_two_skips_are_broken():
 
 
 @pytest.mark.slow
-@settings(max_examples=runs(100), deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 @given(st.data(), st.integers(0, 2**40))
 def test_garbage_is_never_read_out_of_bounds(data, seed):
     start = data.draw(st.integers(0, 2 * RING_BYTES // 8)) * 8

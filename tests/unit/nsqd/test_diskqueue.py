@@ -33,7 +33,7 @@ from support.nsq_diskqueue import (
 )
 from support.runs import runs
 
-MUCH = settings(max_examples=runs(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+MUCH = settings(max_examples=runs(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 bodies = st.one_of(st.binary(max_size=60), st.integers(60, 3000).map(bytes))
 stored = st.builds(

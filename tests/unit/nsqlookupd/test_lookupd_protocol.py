@@ -98,7 +98,7 @@ conversations = st.one_of(
 
 @pytest.mark.slow
 @given(conversations, st.data())
-@settings(deadline=None, max_examples=runs(100))
+@settings(deadline=None, max_examples=runs(40))
 def test_any_cutting_means_the_same(conversation: bytes, data: st.DataObject) -> None:
     whole, cut = Client(), Client()
     whole.say(conversation)

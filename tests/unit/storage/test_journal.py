@@ -244,7 +244,7 @@ def test_entries_round_trip(found):
 
 
 @pytest.mark.slow
-@settings(max_examples=runs(100))
+@settings(max_examples=runs(40))
 @given(st.binary(max_size=200), topics, deltas, st.integers(0, 300), st.integers(0, 255))
 def test_fuzz(data, state, delta, at, mask):
     """Any data is either decoded or refused."""
@@ -329,7 +329,7 @@ def few_names(delta, pick):
 
 
 @pytest.mark.slow
-@settings(max_examples=runs(100))
+@settings(max_examples=runs(40))
 @given(st.lists(st.tuples(deltas, st.integers(0, 2)), max_size=30))
 def test_applying_agrees_with_the_model(changes):
     state = TopicState(bytes(16), 1, 1, False, (ChannelState("a"), ChannelState("b", True, 3)))

@@ -1397,7 +1397,7 @@ def offsets(batch):
 
 
 @pytest.mark.slow
-@settings(max_examples=runs(100), deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 @given(sizes=sizes, flips=flips, gaps=st.booleans())
 def test_verification_loses_only_modified_records(sizes, flips, gaps):
     step = 3 if gaps else 1
@@ -1421,7 +1421,7 @@ def test_verification_loses_only_modified_records(sizes, flips, gaps):
 
 
 @pytest.mark.slow
-@settings(max_examples=runs(100), deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 @given(
     data=st.binary(max_size=600),
     first=st.integers(0, 2**64 - 1),
@@ -1439,7 +1439,7 @@ def test_verifying_anything_leaves_something_to_walk(data, first, count, dense, 
 
 
 @pytest.mark.slow
-@settings(max_examples=runs(100), deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 @given(data=st.binary(max_size=400), sizes=sizes, at=st.integers(0, 2000), cut=st.integers(0, 4000))
 def test_scanning_anything_finds_only_good_records(data, sizes, at, cut):
     image = bytes(64) + bytes(run([message(5 + n, s) for n, s in enumerate(sizes)], crc=True))
@@ -1926,7 +1926,7 @@ def test_a_crash_while_a_snapshot_is_written_leaves_the_old_one(tmp_path):
     assert recovered(tmp_path)[1].journal in ([b"old", b"delta"], [b"new"])
 
 
-@settings(max_examples=runs(100), deadline=None)
+@settings(max_examples=runs(40), deadline=None)
 @given(st.binary(max_size=300))
 def test_fuzz_of_journals(data):
     parse_journal(data)

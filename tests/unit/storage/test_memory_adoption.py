@@ -391,7 +391,7 @@ entries = st.tuples(
 )
 
 
-@settings(max_examples=runs(200))
+@settings(max_examples=runs(80))
 @given(
     st.lists(st.sampled_from([1, 1, 1, 2, 9, 32, 40, 64]), max_size=20),
     st.lists(entries, max_size=12),
