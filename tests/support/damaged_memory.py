@@ -76,7 +76,7 @@ class Image:
 
     @functools.cached_property
     def runs(self) -> list[tuple[int, bytes]]:
-        """The pages, of which adjacent ones are joined."""
+        """The pages; adjacent ones are joined."""
         found: list[tuple[int, list[bytes]]] = []
         for at, content in self.pages.items():
             if found and found[-1][0] + PAGE * len(found[-1][1]) == at:
