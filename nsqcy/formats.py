@@ -120,6 +120,12 @@ WORKER_MEMORY = Format(
 )
 MESH = Format("mesh", Place.PROCESSES, "streams in the rings: hello", (FIRST,))
 SESSION = Format("session", Place.PROCESSES, "a migrating session: `format`", (FIRST,))
+MASTER_STATE = Format(
+    "master state",
+    Place.PROCESSES,
+    "what the master passes to its next version: `formats`",
+    (FIRST,),
+)
 
 REGISTRY = Format("registry", Place.MACHINES, "values in etcd: `format`", (FIRST,))
 COPIES_STREAM = Format(
@@ -146,10 +152,24 @@ FORMATS: tuple[Format, ...] = (
     WORKER_MEMORY,
     MESH,
     SESSION,
+    MASTER_STATE,
     REGISTRY,
     COPIES_STREAM,
     LOG_BLOCK,
 )
+
+
+def numbers() -> dict[str, int]:
+    """Return the numbers that this version writes, by name."""
+    return {each.name: each.number for each in FORMATS}
+
+
+def check_numbers(found: Mapping[str, object], source: str) -> None:
+    """Raise FormatError unless this version reads the numbers that another version writes. A format
+    that the other version does not have is not used yet."""
+    for each in FORMATS:
+        if each.name in found:
+            each.check_fields(found, source, each.name)
 
 
 def numbers_in_use() -> dict[str, int]:

@@ -33,6 +33,37 @@ def config_refused(*, error: str) -> str:
     return f"SIGHUP: {error}; the configuration stays unchanged"
 
 
+@info(NSQD)
+def upgrade_tried(program: str, /) -> str:
+    """An upgrade in place has begun: a child process of the next version reads a copy of the
+    master's state."""
+    return f"UPGRADE: trying the version of {program}"
+
+
+@info(NSQD)
+def upgrade_possible(*, version: str) -> str:
+    """The trial of the next version succeeded. The master comes to rest and executes it."""
+    return f"UPGRADE: the trial of version {version} succeeded"
+
+
+@error(NSQD)
+def upgrade_failed(*, error: str) -> str:
+    """An upgrade in place failed, and nsqd continues as before."""
+    return f"UPGRADE: failed, and nothing has changed: {error}"
+
+
+@error(NSQD)
+def upgrade_reverted(*, error: str) -> str:
+    """The next version could not take over. It has executed the version before, which continues."""
+    return f"UPGRADE: the next version could not take over: {error}; this version continues"
+
+
+@info(NSQD)
+def upgraded(milliseconds: int, /, *, version: str, before: str) -> str:
+    """This version has taken over from another one, in the same process."""
+    return f"UPGRADE: version {version} continues from version {before}, after {milliseconds} ms"
+
+
 @warn(ALL)
 def few_open_files(*, limit: int, hard_limit: int) -> str:
     """Connections are refused when no descriptors are left."""

@@ -12,9 +12,9 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nsqcy.errors import StartError
 from nsqcy.names import host_port
@@ -42,6 +42,17 @@ class Listener(NamedTuple):
     port: int  # port; 0 for a unix socket
     path: str | None  # unix socket file, if this process created it
     file: tuple[int, int] | None = None  # device and inode of the file
+
+    def dump(self, keep: Callable[[int], int]) -> list[Any]:
+        """Return the state for the next program of this process. keep: keeps a descriptor open"""
+        return [keep(self.sock.fileno()), *self[1:]]
+
+    @classmethod
+    def restore(cls, dumped: list[Any]) -> "Listener":
+        fd, kind, text, port, path, file = dumped
+        sock = socket.socket(fileno=fd)
+        sock.setblocking(False)
+        return cls(sock, kind, text, port, path, None if file is None else tuple(file))
 
     @property
     def title(self) -> str:

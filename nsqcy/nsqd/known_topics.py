@@ -84,6 +84,18 @@ class KnownTopics:
     def __contains__(self, topic: str) -> bool:
         return topic in self._topics
 
+    def dump(self) -> list[Any]:
+        """Return the state for the master's next version."""
+        return [[name, each.paused, each.channels] for name, each in self._topics.items()]
+
+    def restore(self, dumped: list[Any]) -> None:
+        """Continue with the state of the previous version."""
+        self._topics = {
+            name: Topic(paused, dict(channels), self._last_view)
+            for name, paused, channels in dumped
+        }
+        self.version += 1
+
     def replace(self, other: "KnownTopics") -> None:
         """Copy the content of another KnownTopics."""
         self._topics = dict(other._topics)

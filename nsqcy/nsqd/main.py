@@ -1,8 +1,9 @@
 """The nsqd command: parses the arguments and returns the exit code.
 
-Defines the startup order: block signals, read the options, lock the data path, open the sockets,
-start the workers, and then load the master's modules. A client that connects while nsqd
-starts waits in the backlog.
+If another version has executed this one in its process, it continues with that one's state.
+Otherwise, it defines the startup order: block signals, read the options, lock the data path, open
+the sockets, start the workers, and then load the master's modules. A client that connects while
+nsqd starts waits in the backlog.
 
 Exit codes:
 
@@ -17,8 +18,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nsqcy.config import configuration_file, loader
 from nsqcy.config.policies import Policies
@@ -26,7 +27,7 @@ from nsqcy.daemon import startup
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging import logger
 from nsqcy.net import listeners
-from nsqcy.nsqd.master import activation, policy_file
+from nsqcy.nsqd.master import activation, master_state, policy_file
 from nsqcy.nsqd.master.launcher import Launcher
 from nsqcy.nsqd.options import (
     NSQD,
@@ -39,6 +40,9 @@ from nsqcy.nsqd.options import (
 )
 from nsqcy.process import data_path_lock, systemd
 
+if TYPE_CHECKING:
+    from nsqcy.nsqd.master.live_options import Reread
+
 ENGINE = "nsqcy.nsqd.worker.engine:Engine"
 UNIX = -1  # the port that is reported for a unix socket
 
@@ -49,9 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
+    if master_state.TRIAL in os.environ:
+        from nsqcy.nsqd.master import trial
+
+        return trial.main(lambda state: _check_settings(argv, state))
+    state = master_state.received(os.environ)
+    if state is not None:
+        return _take_over(argv, state)
     settings = loader.load(NSQD, argv)
     data_path = str(settings["data_path"])
-    lock_fd = _lock(data_path)
+    lock = _lock(data_path)
     options = resolve(settings)
     lines = startup.open_log("nsqd", options)
     lines.info(f"ID: {options.node_id}")
@@ -70,17 +81,17 @@ def _run(argv: Sequence[str]) -> int:
             by_name.set(name, values)
         by_name.version = saved.version
         context = _context(options, by_name, bound, tls, users, copies)
-        return _serve(options, context, argv, lines, bound, lock_fd, notifier, saved)
+        return _serve(options, context, argv, lines, bound, lock, notifier, saved)
     except BaseException:
         for each in bound:
             each.close()
         raise
 
 
-def _lock(data_path: str) -> int:
+def _lock(data_path: str) -> data_path_lock.DataPathLock:
     """Held until this process and every worker have exited."""
     try:
-        return data_path_lock.lock_data_path(data_path).fd
+        return data_path_lock.lock_data_path(data_path)
     except data_path_lock.DataPathError as error:
         raise StartError(f"failed to instantiate nsqd - {error}") from None
 
@@ -187,16 +198,25 @@ def _serve(
     argv: Sequence[str],
     lines: logger.Log,
     bound: list[listeners.Listener],
-    lock_fd: int,
+    lock: data_path_lock.DataPathLock,
     notifier: systemd.Notifier,
     saved: policy_file.SavedPolicies,
 ) -> int:
-    launcher = Launcher(options.workers, lock_fd, context, ENGINE, lines)
+    launcher = Launcher(options.workers, lock, context, ENGINE, lines)
     born = launcher.fork()
 
-    # These modules create the hub, so the workers are forked first.
-    from nsqcy.nsqd.master.live_options import Reread
+    # This module creates the hub, so the workers are forked first.
     from nsqcy.nsqd.master.master import Master
+
+    reread = startup.rereading(_reader(argv, options, lines), lines)
+    data_path = options.data_path
+    master = Master(launcher, bound, data_path, lines, reread, notifier, saved, argv)
+    return master.run(born)
+
+
+def _reader(argv: Sequence[str], options: NsqdOptions, lines: logger.Log) -> "Callable[[], Reread]":
+    """Return a function that reads the configuration again. It raises Stop."""
+    from nsqcy.nsqd.master.live_options import Reread
 
     def read() -> Reread:
         settings = loader.load(NSQD, argv)
@@ -207,8 +227,56 @@ def _serve(
         startup.warn(lines, settings.warnings)
         return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
 
-    reread = startup.rereading(read, lines)
-    return Master(launcher, bound, options.data_path, lines, reread, notifier, saved).run(born)
+    return read
+
+
+# -- an upgrade in place
+
+
+def _check_settings(argv: Sequence[str], state: master_state.State) -> NsqdOptions:
+    """Return the options of the running nsqd, with this version's defaults for new ones. Raises
+    Stop if this version could not continue with the configuration."""
+    settings = loader.load(NSQD, argv)
+    resolved = resolve(settings)
+    launcher = state.parts["launcher"]
+    path = resolved.data_path
+    if not data_path_lock.DataPathLock.is_of(launcher["lock"], path):
+        raise StartError(f"{path or '.'} is not the data path with which nsqd runs: restart nsqd")
+    values = resolved.dump()
+    found = launcher["context"]["options"]
+    options = NsqdOptions.restore(values | {name: found[name] for name in values.keys() & found})
+    _load_tls(settings, options)
+    _load_users(settings, resolved)
+    return options
+
+
+def _take_over(argv: Sequence[str], state: master_state.State) -> int:
+    """Continue an nsqd of another version, which has executed this one in its process. If that is
+    not possible, execute the other one again."""
+    try:
+        state.check()
+        options = _check_settings(argv, state)
+        lines = startup.open_log("nsqd", options)
+        notifier = startup.join_system(lines)
+
+        from nsqcy.nsqd.master.master import Master
+
+        parts = state.parts
+        context = parts["launcher"]["context"] | {"options": options.dump()}
+        launcher = Launcher.restore(parts["launcher"], context, ENGINE, lines)
+        bound = [listeners.Listener.restore(each) for each in parts["listeners"]]
+        data_path = options.data_path
+        saved = policy_file.SavedPolicies.restore(data_path, parts["policies"])
+        read = _reader(argv, options, lines)
+        found = read()
+        reread = startup.rereading(read, lines)
+        master = Master(launcher, bound, data_path, lines, reread, notifier, saved, argv)
+        master.restore(state)
+    except BaseException as error:
+        state.go_back(str(error) or type(error).__name__)
+        raise
+    state.take_over()
+    return master.resume(found)
 
 
 def _context(

@@ -22,6 +22,7 @@ import gevent
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.net.listeners import Listener, show
+from nsqcy.process import ancillary
 from nsqcy.process.handoff import Accepted
 from nsqcy.util import descriptors
 
@@ -124,6 +125,7 @@ class Acceptor:
         self._paused = False
         self._pause_length = PAUSE
         self._pause_ended = 0.0
+        self._rests = False
         self.pauses = 0  # since the start
         self.closed = False
 
@@ -149,6 +151,8 @@ class Acceptor:
         """Pass on a socket that a worker has refused, because it has reached its open-files limit;
         retry it after a pause if all workers have."""
         self._held.append(item)
+        if self._rests:
+            return
         full = sum(target.full() for target in self._targets.values())
         if full < len(self._targets):
             self._pause_log.say_full(full, len(self._targets))
@@ -158,7 +162,7 @@ class Acceptor:
 
     def resume(self) -> None:
         """Continue accepting, unless paused for another reason."""
-        if self.closed or self._paused or not self._hand_out_held():
+        if self.closed or self._paused or self._rests or not self._hand_out_held():
             return
         if self._uses_reserve():
             self._wait_for_room()
@@ -166,6 +170,27 @@ class Acceptor:
             for listener, watcher in zip(self._listeners, self._watchers, strict=True):
                 if not watcher.active:
                     watcher.start(self._acceptable, listener)
+
+    def rest(self) -> None:
+        """Accept and pass on nothing until `end_rest`: clients wait in the backlog."""
+        self._rests = True
+        self._stop_watching()
+        self._stop_timer()
+
+    def end_rest(self) -> None:
+        """Continue to accept."""
+        self._rests = self._paused = False
+        self.resume()
+
+    def dump(self, keep: ancillary.Keep) -> dict[str, Any]:
+        """Return the state of an acceptor that rests, except for its listeners."""
+        return {"held": [item.dump(keep) for item in self._held], "pauses": self.pauses}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of an acceptor, which rests until `end_rest`."""
+        self._rests = True
+        self._held.extend(Accepted.restore(item) for item in dumped["held"])
+        self.pauses = dumped["pauses"]
 
     def close(self) -> None:
         """Stop listening, and close the connections that no worker has accepted."""
@@ -255,7 +280,7 @@ class Acceptor:
             watcher.stop()
 
     def _pause(self, title: str, error: str) -> None:
-        if self.closed or self._paused:
+        if self.closed or self._paused or self._rests:
             return
         now = time.monotonic()
         again = now - self._pause_ended < MAX_PAUSE

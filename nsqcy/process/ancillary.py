@@ -6,12 +6,16 @@ Owns the two system calls and the handling of lost descriptors. Independent of t
 import array
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 MAX_FDS = 16  # maximum descriptors per datagram; the kernel's limit is 253
 _INT = array.array("i").itemsize
 _ROOM = socket.CMSG_SPACE(MAX_FDS * _INT)
+
+
+Keep = Callable[[int], int]
+"""Keeps a descriptor open for the next program of this process; returns its number."""
 
 
 class Datagram(NamedTuple):

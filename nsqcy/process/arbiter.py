@@ -18,7 +18,7 @@ A negative code is the signal that killed the child.
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,6 +70,20 @@ class Child:
         self.aborted = False
         self.killed = False  # whether this process killed the child
         self.watcher: Any = None
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the next program of this process."""
+        return {name: getattr(self, name) for name in _DUMPED}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        for name in _DUMPED:
+            setattr(self, name, dumped[name])
+
+
+_DUMPED = (
+    *("pid", "state", "restarts", "last_exit", "failures"),
+    *("began", "beat", "silent", "aborted", "killed"),
+)
 
 
 class Arbiter:
@@ -128,8 +142,26 @@ class Arbiter:
         child.began = self._clock()
         child.beat = child.silent = 0
         child.aborted = child.killed = False
-        child.watcher = self._loop.child(pid)
+        self._watch(child)
+
+    def _watch(self, child: Child) -> None:
+        child.watcher = self._loop.child(child.pid)
         child.watcher.start(self._reap, child)
+
+    def dump(self) -> list[dict[str, Any]]:
+        """Return the state of the children for the next program of this process, whose children
+        they stay."""
+        return [child.dump() for child in self.children]
+
+    def restore(self, dumped: Iterable[dict[str, Any]]) -> None:
+        """Continue with these children. Call it before the hub runs, then `check_early_deaths`: a
+        child may have exited in the meantime. A child that is down is restarted."""
+        for child, each in zip(self.children, dumped, strict=True):
+            child.restore(each)
+            if child.pid:
+                self._watch(child)
+            else:
+                gevent.spawn_later(backoff(child.failures), self._on_backoff, child.index)
 
     def check_early_deaths(self) -> None:
         """Make the hub find children that exited before it handled SIGCHLD."""

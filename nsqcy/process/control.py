@@ -25,6 +25,7 @@ Descriptors may be lost: the receiver may have none left, or the kernel may refu
 this user's. Only the message that should carry them fails; the channel continues.
 """
 
+import base64
 import errno
 import json
 import os
@@ -48,6 +49,7 @@ _PREFIX = struct.Struct("<BBHI")
 _BATCH = 64  # maximum datagrams read per turn
 _BULK = 256 * 1024  # maximum bytes read per turn; likewise for sending
 
+GIVEN_UP = "the process executes its next program"
 NO_DESCRIPTORS = os.strerror(errno.EMFILE)
 """Text of the RemoteError when a process had no descriptor left for a request or its answer."""
 
@@ -182,6 +184,11 @@ class Decoder:
             self._begin(kind, count, header_length, len(fresh))
         return self._add(datagram[_PREFIX.size :], bool(flags & _MORE))
 
+    @property
+    def is_inside_message(self) -> bool:
+        """Whether more chunks of a message must follow."""
+        return self._parts is not None
+
     def close(self) -> None:
         """Close the descriptors of an incomplete message."""
         ancillary.close_all(self._fds)
@@ -271,6 +278,10 @@ class Channel:
         self._riding: tuple[int, ...] = ()
         self._pending: dict[int, AsyncResult] = {}
         self._next_id = 1
+        self._serving = 0  # requests that are being handled
+        self._holds = False
+        self._held: list[tuple[Message, Request]] = []  # requests since `hold_requests`
+        self._gives_up = False
         self._loop = loop
         self._reader = loop.io(sock.fileno(), 1)
         self._writer = loop.io(sock.fileno(), 2)
@@ -307,6 +318,9 @@ class Channel:
 
         Raises ChannelClosed, CallTimeout or RemoteError.
         """
+        if self._gives_up:
+            ancillary.close_all(fds)
+            raise ChannelClosed(GIVEN_UP)
         header = _request_header(method, args, to)
         number = header["id"] = self._next_id
         self._next_id += 1
@@ -339,8 +353,62 @@ class Channel:
             answer.set_exception(ChannelClosed(reason))
         self._pending.clear()
 
+    # -- rest, and the next program
+
+    def hold_requests(self) -> None:
+        """Keep the requests that arrive from now on, until `resume`; answers arrive as before."""
+        self._holds = True
+
+    def give_up_calls(self) -> None:
+        """Let all calls fail as unreachable, until `resume`. The peer may still execute them."""
+        self._gives_up = True
+        for answer in self._pending.values():
+            answer.set_exception(ChannelClosed(GIVEN_UP))
+        self._pending.clear()
+
+    def resume(self) -> None:
+        """Handle the requests that were held, and permit calls."""
+        self._holds = self._gives_up = False
+        held, self._held = self._held, []
+        for message, request in held:
+            self._begin(message, request)
+
+    @property
+    def activity(self) -> str:
+        """What keeps the channel from resting; empty if nothing does."""
+        if self.closed:
+            return "the channel is closed"
+        if self._pending:
+            return f"{len(self._pending)} calls are not answered"
+        if self._serving:
+            return f"{self._serving} requests are being handled"
+        if self._queue or self._unsent:
+            return "messages are not sent"
+        return "a message is incomplete" if self._decoder.is_inside_message else ""
+
+    def dump(self, keep: ancillary.Keep) -> dict[str, Any]:
+        """Return the state of a channel that rests."""
+        held = [
+            {
+                "kind": each.kind,
+                "header": each.header,
+                "blob": base64.b64encode(each.blob).decode(),
+                "fds": [keep(fd) for fd in each.fds],
+            }
+            for each, _ in self._held
+        ]
+        return {"fd": keep(self._sock.fileno()), "next_id": self._next_id, "held": held}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of a channel. Its held requests are handled once the hub runs."""
+        self._next_id = dumped["next_id"]
+        for each in dumped["held"]:
+            blob, fds = base64.b64decode(each["blob"]), tuple(each["fds"])
+            self._dispatch(Message(each["kind"], each["header"], blob, fds))
+
     def drain(self) -> None:
         """Read the remaining messages from a peer that has exited."""
+        self.resume()
         while not self.closed and self._read_batch():
             pass
 
@@ -430,6 +498,7 @@ class Channel:
 
     def _hang_up(self, reason: str) -> None:
         if not self.closed:
+            self.resume()  # a dead peer's last reports count
             self.close(reason)
             self._handler.hung_up(reason)
 
@@ -444,10 +513,23 @@ class Channel:
             raise
         if message.lost:  # only calls carry descriptors
             self._send(Message(REPLY, {"id": message.header.get("id"), "error": NO_DESCRIPTORS}))
-        elif message.kind == NOTIFY:
-            gevent.spawn(self._handler.notified, request)
+        elif self._holds:
+            self._held.append((message, request))
         else:
-            gevent.spawn(self._serve, message.header.get("id"), request)
+            self._begin(message, request)
+
+    def _begin(self, message: Message, request: Request) -> None:
+        self._serving += 1
+        gevent.spawn(self._handle, message, request)
+
+    def _handle(self, message: Message, request: Request) -> None:
+        try:
+            if message.kind == NOTIFY:
+                self._handler.notified(request)
+            else:
+                self._serve(message.header.get("id"), request)
+        finally:
+            self._serving -= 1
 
     def _serve(self, number: Any, request: Request) -> None:
         try:

@@ -19,6 +19,9 @@ import struct
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
+
+from nsqcy.process.ancillary import Keep
 
 ORPHANS_WAIT = 5.0  # seconds
 _POLL = 0.02
@@ -41,6 +44,29 @@ class DataPathLock:
         self.path = path
         self.fd = fd
         self._master_fd = master_fd
+
+    def dump(self, keep: Keep) -> dict[str, Any]:
+        """Return the state for the next program of this process, which keeps both locks."""
+        found = os.fstat(self.fd)
+        return {
+            "path": self.path,
+            "directory": [found.st_dev, found.st_ino],
+            "fd": keep(self.fd),
+            "master_fd": keep(self._master_fd),
+        }
+
+    @classmethod
+    def restore(cls, dumped: dict[str, Any]) -> "DataPathLock":
+        return cls(dumped["path"], dumped["fd"], dumped["master_fd"])
+
+    @staticmethod
+    def is_of(dumped: dict[str, Any], path: str) -> bool:
+        """Return whether a path leads to the locked directory."""
+        try:
+            found = os.stat(path or ".")
+        except OSError:
+            return False
+        return [found.st_dev, found.st_ino] == dumped["directory"]
 
     def release(self) -> None:
         """Release the master's lock. The path stays locked while a worker has `fd` open."""

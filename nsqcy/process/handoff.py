@@ -20,7 +20,7 @@ descriptors left.
 import socket
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gevent
 
@@ -42,6 +42,14 @@ class Accepted(NamedTuple):
     kind: str
     peer: str
     local: str
+
+    def dump(self, keep: ancillary.Keep) -> list[Any]:
+        return [keep(self.sock.fileno()), self.kind, self.peer, self.local]
+
+    @classmethod
+    def restore(cls, dumped: list[Any]) -> "Accepted":
+        fd, kind, peer, local = dumped
+        return cls(socket.socket(fileno=fd), kind, peer, local)
 
 
 class HandoffError(Exception):
@@ -103,6 +111,16 @@ class Sender:
         self._number = number
         self._pending[number] = item
         return True
+
+    def dump(self, keep: ancillary.Keep) -> dict[str, Any]:
+        """Return the state for the next program of this process."""
+        pending = [[number, item.dump(keep)] for number, item in self._pending.items()]
+        return {"fd": keep(self._sock.fileno()), "number": self._number, "pending": pending}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of a sender."""
+        self._number = dumped["number"]
+        self._pending = {number: Accepted.restore(item) for number, item in dumped["pending"]}
 
     def close(self) -> list[Accepted]:
         """Stop; return the sockets that the worker never acknowledged."""

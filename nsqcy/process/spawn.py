@@ -11,19 +11,21 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 _MAX_FD = 1 << 20  # the kernel's default limit for every process
 # Blocked when a child starts, so that a ^C or SIGTERM to the process group does not kill it before
-# it has set its handlers. The parent stops its children.
-BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# it has set its handlers. The parent stops its children. A service manager may send the master's
+# SIGUSR2 to all processes.
+BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 
-def spawn(argv: list[str], fds: Iterable[int]) -> int:
-    """Start `argv` with `fds` open under the same numbers; return the pid.
+def spawn(argv: list[str], fds: Iterable[int], env: Mapping[str, str] | None = None) -> int:
+    """Start `argv` with `fds` open under the same numbers; return the pid. env: `environment()` by
+    default.
 
     The child's stdin is empty. Its stdout is this process's stderr, so that a reader of this
     process's stdout does not wait for children.
@@ -34,7 +36,8 @@ def spawn(argv: list[str], fds: Iterable[int]) -> int:
     ]
     # dup2 of a descriptor onto itself only clears close-on-exec, and only in the child.
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
-    return os.posix_spawn(argv[0], argv, environment(), file_actions=actions, setsigmask=BLOCKED)
+    env = environment() if env is None else env
+    return os.posix_spawn(argv[0], argv, env, file_actions=actions, setsigmask=BLOCKED)
 
 
 def fork(run: Callable[[], int], fds: Iterable[int]) -> int:
@@ -97,6 +100,11 @@ def unpack(fd: int) -> Any:
     """Read the JSON value from a descriptor created by `pack`, and close it."""
     with os.fdopen(fd, "rb") as file:
         return json.loads(file.read())
+
+
+def peek(fd: int) -> Any:
+    """Read the JSON value from a descriptor created by `pack`, which stays open."""
+    return json.loads(os.pread(fd, os.fstat(fd).st_size, 0))
 
 
 def environment() -> dict[str, str]:

@@ -30,6 +30,12 @@ class Notifier:
 
     def __init__(self, address: str = "", watchdog: float = 0.0, log: Lines | None = None) -> None:
         self.watchdog = watchdog if address else 0.0
+        self._environ = {"NOTIFY_SOCKET": address} if address else {}
+        if self.watchdog:
+            self._environ |= {
+                "WATCHDOG_USEC": str(int(self.watchdog * 1_000_000)),
+                "WATCHDOG_PID": str(os.getpid()),
+            }
         self._log = log
         self._status = ""
         self._asked = -AGAIN  # time of the last extension
@@ -55,6 +61,10 @@ class Notifier:
     def heard(self) -> bool:
         """Return whether a service manager receives the notifications."""
         return self._sock is not None
+
+    def environ(self) -> dict[str, str]:
+        """Return the variables from which the next program of this process makes its notifier."""
+        return dict(self._environ)
 
     def ready(self, status: str) -> None:
         """Report that the service is ready, or ready again after `reloading`."""

@@ -17,7 +17,7 @@ def main():
     settings = json.loads(sys.argv[1])
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     lines = logger.Log("[nsqd] ", logger.INFO)
-    lock_fd = data_path_lock.lock_data_path(settings["data_path"]).fd
+    lock = data_path_lock.lock_data_path(settings["data_path"])
     try:
         bound = [listeners.bind(address, kind) for kind, address in settings["addresses"]]
     except Stop as stop:
@@ -32,7 +32,7 @@ def main():
     workers = settings["workers"]
     if "address_space" in settings:
         resource.setrlimit(resource.RLIMIT_AS, (settings["address_space"],) * 2)
-    start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", lines)
+    start = launcher.Launcher(workers, lock, context, "toy_engine:ToyEngine", lines)
     born = start.fork()
 
     from nsqcy.nsqd.master import live_options, master, worker_lifecycle

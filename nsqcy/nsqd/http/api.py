@@ -99,6 +99,8 @@ ROUTES = (
         "DELETE", "/channel/config", policies.delete_channel_policy, body=ignored, need=Need.ADMIN
     ),
     Route("POST", "/config/reload", settings.reload, body=ignored),
+    Route("GET", "/upgrade", settings.get_upgrade, need=Need.KNOWN),
+    Route("POST", "/upgrade", settings.begin_upgrade, body=ignored),
     Route("GET", "/config/:opt", settings.get_option),
     Route("PUT", "/config/:opt", settings.put_option, body=settings.value_limit),
     *pprof.routes("/debug/pprof/", lambda api: api.backend),

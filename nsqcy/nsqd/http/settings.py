@@ -10,7 +10,14 @@ from nsqcy.http.router import Request, Result, whole
 from nsqcy.nsqd.http.context import Context
 from nsqcy.nsqd.http.params import BOOLEANS
 from nsqcy.nsqd.options import NSQD
-from nsqcy.nsqd.process_messages.master_verbs import ChangeOption, GetDrain, Reload, SetDrain
+from nsqcy.nsqd.process_messages.master_verbs import (
+    BeginUpgrade,
+    ChangeOption,
+    GetDrain,
+    GetUpgrade,
+    Reload,
+    SetDrain,
+)
 from nsqcy.options.option import Option
 from nsqcy.util.gotext import json_bytes
 
@@ -58,6 +65,22 @@ def reload(api: Context, request: Request) -> None:
     whole(request)
     if not api.backend.at_master(Reload()):
         raise HttpError(400, "INVALID_CONFIGURATION (see nsqd's log)")
+
+
+def get_upgrade(api: Context, request: Request) -> dict[str, Any]:
+    return api.backend.at_master(GetUpgrade())
+
+
+def begin_upgrade(api: Context, request: Request) -> dict[str, Any]:
+    """Start an upgrade in place. `to` is the Python interpreter of the next version."""
+    python = whole(request).get("to", "")
+    if python and not _is_local(request):
+        raise HttpError(403, "FORBIDDEN (to: allowed from the same machine)")
+    return api.backend.at_master(BeginUpgrade(python))
+
+
+def _is_local(request: Request) -> bool:
+    return request.peer == "@" or request.peer.startswith(("127.", "[::1]:"))
 
 
 def _option(request: Request) -> Option:

@@ -34,6 +34,7 @@ from nsqcy.nsqd.lookup.protocol import (
     Where,
     WrongPort,
 )
+from nsqcy.process.ancillary import Keep, close_all
 from nsqcy.util.self_connect import refuse_itself
 
 STEP_LIMIT = 1.0  # maximum seconds for a connect, a write and each response
@@ -59,7 +60,14 @@ def _reason(error: BaseException) -> str:
 class Peer:
     """One lookupd."""
 
-    def __init__(self, lookup: "Lookup", name: str, targets: tuple[Where, ...]) -> None:
+    def __init__(
+        self,
+        lookup: "Lookup",
+        name: str,
+        targets: tuple[Where, ...],
+        dumped: dict[str, Any] | None = None,
+    ) -> None:
+        """dumped: the open connection of the previous version"""
         self.name = name
         self.info: Info | None = None  # the nsqlookupd's last report about itself
         self.settled = Event()  # whether it has answered once or failed to answer
@@ -81,7 +89,29 @@ class Peer:
         self._wake = Event()
         self.caught_up = Event()  # set while up to date, or not connected
         self.caught_up.set()
+        self._is_idle = False
+        self._ping_due = 0.0
+        if dumped is not None:
+            self._restore(dumped)
         self._greenlet = gevent.spawn(self._run)
+
+    def dump(self, keep: Keep) -> dict[str, Any] | None:
+        """Return the connection for the master's next version; None if it is in use."""
+        if not self._is_idle or self._wake.is_set() or self._answers:
+            return None
+        return {
+            "where": self._targets[0],
+            "fd": keep(self._sock.fileno()),
+            "info": self.info,
+            "ping_due": self._ping_due,
+        }
+
+    def _restore(self, dumped: dict[str, Any]) -> None:
+        self._sock = gevent.socket.socket(fileno=dumped["fd"])
+        self.info = Info(*dumped["info"])
+        self._ping_due = dumped["ping_due"]
+        self._told = True
+        self.settled.set()
 
     @property
     def told(self) -> bool:
@@ -119,7 +149,9 @@ class Peer:
         while True:
             began = time.monotonic()
             try:
-                self._connect()
+                if not self._told:
+                    self._connect()
+                    self._register_all()
                 self._serve()
             except Exception as error:
                 self._report(error)
@@ -185,22 +217,24 @@ class Peer:
                 pass  # try the next address of the same nsqlookupd
         return _dial(self._targets[-1])
 
-    def _serve(self) -> None:
+    def _register_all(self) -> None:
         # Set `_told` in the turn that reads all topics, so that every later change is queued.
         self._sync.extend(self._lookup.everything())
         self._told = True
         self.caught_up.clear()
-        ping_due = time.monotonic() + PING_EVERY
+        self._ping_due = time.monotonic() + PING_EVERY
+
+    def _serve(self) -> None:
         while True:
             if not self._sync:
                 self._report_answered()
-            left = ping_due - time.monotonic()
+            left = self._ping_due - time.monotonic()
             if self._behind:
                 self._doing = "sending changes"
                 raise PeerFailure("too far behind")
             if left <= 0:
                 self._ping()
-                ping_due = time.monotonic() + PING_EVERY
+                self._ping_due = time.monotonic() + PING_EVERY
             elif self._sync:
                 self._doing = "registering all topics and channels"
                 self._register_more()
@@ -281,9 +315,11 @@ class Peer:
             raise PeerFailure("unsolicited answer")
         watcher = gevent.get_hub().loop.io(self._sock.fileno(), 1)
         watcher.start(self._wake.set)
+        self._is_idle = True
         try:
             self._wake.wait(limit)
         finally:
+            self._is_idle = False
             watcher.stop()
             watcher.close()
         self._doing = "waiting for changes"
@@ -312,8 +348,11 @@ def _dial(where: Where) -> Any:
 class Address:
     """One configured address: the nsqlookupds behind it, which may change."""
 
-    def __init__(self, lookup: "Lookup", text: str) -> None:
-        self.places: list[tuple[Where, ...]] = []
+    def __init__(
+        self, lookup: "Lookup", text: str, places: Iterable[tuple[Where, ...]] = ()
+    ) -> None:
+        """places: as the name was resolved before"""
+        self.places: list[tuple[Where, ...]] = list(places)
         self.settled = Event()  # set once the name has been resolved, or failed to resolve
         self._lookup = lookup
         self._text = text
@@ -371,6 +410,11 @@ def resolve(host: str, port: int) -> list[Where]:
     return [each[4] for each in found]
 
 
+def _where(dumped: list[Any]) -> Where:
+    """Return an address from JSON, where it is a list."""
+    return tuple(dumped)
+
+
 class Lookup:
     """Registration with all configured nsqlookupds."""
 
@@ -395,6 +439,29 @@ class Lookup:
         self._peers: dict[Where, Peer] = {}
         self._pool: ThreadPool | None = None
         self._withdrawn = False
+        # From the previous version, until `set_addresses`.
+        self._dumped_places: dict[str, list[tuple[Where, ...]]] = {}
+        self._dumped_peers: dict[Where, dict[str, Any]] = {}
+
+    def dump(self, keep: Keep) -> dict[str, Any]:
+        """Return the state for the master's next version. Connections that are in use are left out:
+        the next version connects again."""
+        peers = [peer.dump(keep) for peer in self.peers]
+        return {
+            "withdrawn": self._withdrawn,
+            "places": {text: address.places for text, address in self._addresses.items()},
+            "peers": [each for each in peers if each is not None],
+        }
+
+    def take_over(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version. `set_addresses` must follow before the
+        hub runs."""
+        self._withdrawn = dumped["withdrawn"]
+        self._dumped_places = {
+            text: [tuple(map(_where, place)) for place in places]
+            for text, places in dumped["places"].items()
+        }
+        self._dumped_peers = {_where(each["where"]): each for each in dumped["peers"]}
 
     @property
     def peers(self) -> list[Peer]:
@@ -411,8 +478,12 @@ class Lookup:
             self._addresses.pop(text).close()
         for text in wanted:
             if text not in self._addresses:
-                self._addresses[text] = Address(self, text)
+                places = self._dumped_places.get(text, ())
+                self._addresses[text] = Address(self, text, places)
         self.reconcile()
+        self._dumped_places = {}
+        close_all(each["fd"] for each in self._dumped_peers.values())
+        self._dumped_peers = {}
 
     def reconcile(self) -> None:
         """Keep exactly one peer for each nsqlookupd behind the addresses."""
@@ -426,8 +497,10 @@ class Lookup:
             peer.close()
         for where, (name, place) in wanted.items():
             if where not in self._peers:
-                events.lookupd_added(self.log, lookupd=name)
-                self._peers[where] = Peer(self, name, place)
+                dumped = self._dumped_peers.pop(where, None)
+                if dumped is None:
+                    events.lookupd_added(self.log, lookupd=name)
+                self._peers[where] = Peer(self, name, place, dumped)
 
     def resolve(self, host: str, port: int) -> list[Where] | str:
         """Return all addresses of a name, or the error. Uses a separate thread pool, because a slow

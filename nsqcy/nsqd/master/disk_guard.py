@@ -49,6 +49,11 @@ class DiskGuard:
         self.look()
         self._greenlet = gevent.spawn(self._watch)
 
+    def restore(self, refusal: str | None) -> None:
+        """Continue from the result of the previous version's latest check."""
+        self.refusal = refusal
+        self._greenlet = gevent.spawn(self._watch)
+
     def stop(self) -> None:
         if self._greenlet is not None:
             self._greenlet.kill(block=False)

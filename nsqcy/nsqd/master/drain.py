@@ -71,6 +71,17 @@ class Drain:
     def under_way(self) -> bool:
         return self.since > 0
 
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return {"since": self.since, "deadline": self._deadline, "hands_over": self._hands_over}
+
+    def take_over(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version."""
+        self.since, self._deadline = dumped["since"], dumped["deadline"]
+        self._hands_over = dumped["hands_over"]
+        if self.under_way:
+            self._greenlet = gevent.spawn(self._watch)
+
     def begin(self, limit: float | None, hand_over: bool = False) -> None:
         """Start draining; return once publishes are no longer accepted.
 

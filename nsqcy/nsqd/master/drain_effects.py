@@ -45,6 +45,14 @@ class DrainControl:
     def under_way(self) -> bool:
         return self._drain.under_way
 
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return self._drain.dump()
+
+    def take_over(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version."""
+        self._drain.take_over(dumped)
+
     def set(self, on: bool, limit: float | None, hand_over: bool = False) -> dict[str, Any]:
         """Start draining, with a limit in seconds, or stop draining; return the state."""
         if on and not self._phase.ending:

@@ -21,6 +21,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.boot_memory import WorkerMemory
 from nsqcy.nsqd.master.worker_memory import Memfds, MemoryOfWorkers
 from nsqcy.process import ancillary, spawn
+from nsqcy.process.data_path_lock import DataPathLock
 
 WORKER = "nsqcy.nsqd.worker.main"
 
@@ -34,6 +35,30 @@ class Born(NamedTuple):
     handoff: socket.socket
 
 
+class Common(NamedTuple):
+    """Descriptors that all processes share, and the end of the pipe that only the master has."""
+
+    memory: int
+    wake: list[int]
+    alive: int
+    held: int
+
+    @classmethod
+    def create(cls, workers: int) -> "Common":
+        memory = os.memfd_create("nsqd", os.MFD_CLOEXEC)
+        os.ftruncate(memory, map_size(workers))
+        with mmap.mmap(memory, 0) as whole:
+            format_shared(whole, workers)
+        # Non-blocking, because each worker reads its own eventfd on its hub.
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        wake = [os.eventfd(0, flags) for _ in range(workers)]
+        return cls(memory, wake, *os.pipe2(os.O_CLOEXEC))
+
+    def dump(self, keep: ancillary.Keep) -> list[Any]:
+        memory, wake, alive, held = self
+        return [keep(memory), [keep(fd) for fd in wake], keep(alive), keep(held)]
+
+
 class Launcher:
     """Starts workers.
 
@@ -44,25 +69,46 @@ class Launcher:
     def __init__(
         self,
         workers: int,
-        lock_fd: int,
+        lock: DataPathLock,
         context: dict[str, Any],
         engine: str,
         log: Lines,
+        common: Common | None = None,
     ) -> None:
+        """common: from the master's previous version"""
         self.workers = workers
-        self._lock_fd = lock_fd
+        self._lock = lock
         self.context = context
         self._engine = engine
         self.memory = MemoryOfWorkers(workers, Memfds(workers), log)
-        self._shared_memory = os.memfd_create("nsqd", os.MFD_CLOEXEC)
-        os.ftruncate(self._shared_memory, map_size(workers))
-        with mmap.mmap(self._shared_memory, 0) as whole:
-            format_shared(whole, workers)
-        self.shared = Shared(self._shared_memory, workers)
-        # Non-blocking, because each worker reads its own eventfd on its hub.
-        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
-        self._wake = [os.eventfd(0, flags) for _ in range(workers)]
-        self._alive, self._held = os.pipe2(os.O_CLOEXEC)
+        self._common = Common.create(workers) if common is None else common
+        self.shared = Shared(self._common.memory, workers)
+
+    @property
+    def shared_memory(self) -> int:
+        """The descriptor of the memory for slots and rings."""
+        return self._common.memory
+
+    def dump(self, keep: ancillary.Keep) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return {
+            "workers": self.workers,
+            "lock": self._lock.dump(keep),
+            "context": self.context,
+            "memory": self.memory.dump(keep),
+            "common": self._common.dump(keep),
+        }
+
+    @classmethod
+    def restore(
+        cls, dumped: dict[str, Any], context: dict[str, Any], engine: str, log: Lines
+    ) -> "Launcher":
+        """Return the launcher of the workers of the previous version. context: boot data for later
+        workers"""
+        lock, common = DataPathLock.restore(dumped["lock"]), Common(*dumped["common"])
+        launcher = cls(dumped["workers"], lock, context, engine, log, common)
+        launcher.memory.restore(dumped["memory"])
+        return launcher
 
     def fork(self) -> list[Born]:
         """Fork all workers, which share the modules imported here. No hub may exist yet."""
@@ -103,9 +149,9 @@ class Launcher:
         fds = {
             "control": its_control.fileno(),
             "handoff": its_handoff.fileno(),
-            "alive": self._alive,
-            "lock": self._lock_fd,
-            "memory": self._shared_memory,
+            "alive": self._common.alive,
+            "lock": self._lock.fd,
+            "memory": self._common.memory,
         }
         boot = {
             "formats": formats.numbers_in_use(),
@@ -114,11 +160,11 @@ class Launcher:
             "generation": self.shared.view(worker).generation,
             "engine": self._engine,
             "fds": fds,
-            "wake": self._wake,
+            "wake": self._common.wake,
             "context": self.context,
             "memory": None if memory is None else memory._asdict(),
         }
-        inherited = [*fds.values(), *self._wake, *([] if memory is None else memory.fds())]
+        inherited = [*fds.values(), *self._common.wake, *([] if memory is None else memory.fds())]
         boot_fd = spawn.pack(boot)
         try:
             pid = start(boot_fd, [*inherited, boot_fd])

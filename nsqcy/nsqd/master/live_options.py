@@ -44,6 +44,17 @@ class LiveOptions:
         if self._lookup is not None:
             self._lookup.set_addresses(self.lookupds)
 
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version, which also gets the boot data."""
+        return {"lookupds": self.lookupds}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version. An address that was set over HTTP stays
+        in use, although the configuration has another."""
+        self.lookupds = list(dumped["lookupds"])
+        if self._lookup is not None:
+            self._lookup.set_addresses(self._context["options"]["lookupd_tcp_address"])
+
     def change(self, name: str, value: Any) -> None:
         """Change an option in every process.
 

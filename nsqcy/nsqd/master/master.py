@@ -12,7 +12,7 @@ workers stop and save; nsqd.dat written; "NSQ: bye", followed only by a report o
 import faulthandler
 import signal
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gevent
@@ -28,10 +28,13 @@ from nsqcy.nsqd.master.drain_effects import DrainControl
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.live_options import LiveOptions, Reread
 from nsqcy.nsqd.master.lost_memory import LostMemory
+from nsqcy.nsqd.master.master_state import State
 from nsqcy.nsqd.master.policy_changes import PolicyStore
 from nsqcy.nsqd.master.requests import WorkerRequests
+from nsqcy.nsqd.master.rest import Rest
 from nsqcy.nsqd.master.stalled_probes import StalledProbes
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
+from nsqcy.nsqd.master.upgrade import Upgrade
 from nsqcy.nsqd.master.worker_lifecycle import WorkerLifecycle
 from nsqcy.nsqd.master.workers import Phase, Workers
 from nsqcy.nsqd.options import NsqdOptions
@@ -44,6 +47,7 @@ from nsqcy.nsqd.stats.node_page import Whole
 from nsqcy.nsqd.stats.stats_page import StatsPages
 from nsqcy.process import spawn
 from nsqcy.process.acceptor import Acceptor
+from nsqcy.process.ancillary import Keep
 from nsqcy.process.control import Answer
 from nsqcy.process.systemd import Notifier
 from nsqcy.process.watchdog import Watchdog
@@ -59,7 +63,7 @@ class Master:
     """One nsqd. `run` blocks until nsqd stops and returns the exit code.
 
     `reread` reloads the configuration and returns None if it is invalid. `saved` contains the
-    policies that were set over HTTP.
+    policies that were set over HTTP. Without `argv`, nsqd's arguments, there are no upgrades.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Master:
         reread: Callable[[], Reread | None] = lambda: None,
         notifier: Notifier | None = None,
         saved: policy_file.SavedPolicies | None = None,
+        argv: Sequence[str] | None = None,
     ) -> None:
         context = launcher.context
         options = NsqdOptions.restore(context["options"]) if context.get("options") else None
@@ -108,6 +113,20 @@ class Master:
         self._policies = PolicyStore(
             saved or policy_file.SavedPolicies(data_path), self._workers, context, lines
         )
+        self._metrics = Metrics(self._ask_metrics, self._facts, data_path)
+        self._rereads = 0  # in progress
+        self._probes = StalledProbes()
+        self._acceptor = Acceptor(listeners, lines, self._listener_failed, self._probes)
+        self._notifier = notifier or Notifier()
+        self._upgrade = Upgrade(
+            argv,
+            launcher.shared_memory,
+            Rest(self._rest, self._end_rest, self._workers, self._activity),
+            self._dump,
+            self._notifier,
+            self._report_serving,
+            lines,
+        )
         self._requests = WorkerRequests(
             self._workers,
             MasterSide(
@@ -115,16 +134,16 @@ class Master:
                 launcher.memory,
                 self._topics,
                 self._stats,
-                Metrics(self._ask_metrics, self._facts, data_path),
+                self._metrics,
                 self._policies,
                 self._options,
                 self._drain,
                 Diagnosis(self._workers, count, self._phase, self._drain, self._guard),
                 self._reread_settings,
+                self._upgrade,
             ),
             lines,
         )
-        self._acceptor = Acceptor(listeners, lines, self._listener_failed, StalledProbes())
         self._lifecycle = WorkerLifecycle(
             launcher,
             self._workers,
@@ -136,9 +155,10 @@ class Master:
             LostMemory(data_path, options.min_free_disk if options is not None else 0),
             lines,
         )
-        self._notifier = notifier or Notifier()
         self._watchdog = Watchdog(self._notifier, self._lifecycle.arbiter.unheard)
         self._statsd: statsd.Pusher | None = None
+        if options is not None and options.statsd_address:
+            self._statsd = statsd.Pusher(options, self._stats.whole, lines)
         self._booting: gevent.Greenlet | None = None
         self._done: AsyncResult = AsyncResult()
 
@@ -149,6 +169,9 @@ class Master:
         self._notifier.status("starting")
         self._watchdog.prolong()
         self._booting = gevent.spawn(self._start)
+        return self._run()
+
+    def _run(self) -> int:
         with garbage.bounded():
             code: int = self._done.get()
         return code
@@ -177,14 +200,81 @@ class Master:
         for listener in self._listeners:
             events.listening(self._log, listener=listener.title, address=listener.text)
         self._lifecycle.let_in_all()
-        self._start_statsd()
+        if self._statsd is not None:
+            self._statsd.start()
         self._report_serving()
 
-    def _start_statsd(self) -> None:
-        options = self._launcher.context.get("options")
-        if options and options["statsd_address"]:
-            self._statsd = statsd.Pusher(NsqdOptions.restore(options), self._stats.whole, self._log)
+    # -- rest, and the next version
+
+    def _activity(self) -> str:
+        """Return what would be lost if this process executed the next version now; empty if
+        nothing."""
+        if not self._phase.started or self._phase.ending:
+            return "nsqd is exiting" if self._phase.ending else "nsqd is starting"
+        if self._rereads:
+            return "the configuration is being read"
+        if self._policies.is_changing:
+            return "policies are being changed"
+        if self._probes.is_reading:
+            return "new connections are being read"
+        return self._lifecycle.activity or self._topics.activity
+
+    def _rest(self) -> None:
+        self._acceptor.rest()
+        self._lifecycle.rest()
+        if self._statsd is not None:
+            self._statsd.rest()
+
+    def _end_rest(self) -> None:
+        self._lifecycle.end_rest()
+        self._acceptor.end_rest()
+        if self._statsd is not None and not self._phase.ending:
             self._statsd.start()
+
+    def _dump(self, keep: Keep) -> dict[str, Any]:
+        """Return the state of all parts for the next version."""
+        return {
+            "listeners": [listener.dump(keep) for listener in self._listeners],
+            "launcher": self._launcher.dump(keep),
+            "acceptor": self._acceptor.dump(keep),
+            "lifecycle": self._lifecycle.dump(keep),
+            "topics": self._topics.dump(keep),
+            "policies": self._policies.dump(),
+            "options": self._options.dump(),
+            "drain": self._drain.dump(),
+            "disk_refusal": None if self._guard is None else self._guard.refusal,
+            "metrics": self._metrics.dump(),
+            "statsd": None if self._statsd is None else self._statsd.dump(),
+            "upgrade": self._upgrade.dump(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue with the state of another version, which was in this process before. Touches
+        nothing until `resume`: all of it happens when the hub runs."""
+        parts = state.parts
+        self._phase.started = True
+        self._acceptor.restore(parts["acceptor"])
+        self._topics.restore(parts["topics"])
+        self._options.restore(parts["options"])
+        self._policies.restore()
+        self._drain.take_over(parts["drain"])
+        if self._guard is not None:
+            self._guard.restore(parts["disk_refusal"])
+        self._metrics.restore(parts["metrics"])
+        if self._statsd is not None:
+            self._statsd.restore(parts["statsd"])
+            self._statsd.start()
+        self._upgrade.restore(parts["upgrade"], state)
+        self._lifecycle.restore(parts["lifecycle"])
+
+    def resume(self, found: Reread) -> int:
+        """Run after `restore`, with the configuration as it is now."""
+        self._watch_signals()
+        self._acceptor.end_rest()
+        self._report_serving()
+        self._upgrade.report()
+        gevent.spawn(self._adopt, found)
+        return self._run()
 
     def _report_serving(self) -> None:
         self._watchdog.serve(self._serving())
@@ -272,6 +362,7 @@ class Master:
             signal.SIGINT: self._on_stop_signal,
             signal.SIGHUP: self._on_hangup,
             signal.SIGQUIT: self._on_quit,
+            signal.SIGUSR2: self._upgrade.begin,
         }
         self._watchers = []
         for signum, action in actions.items():
@@ -282,7 +373,7 @@ class Master:
         # Registered after the watcher, because it calls the watcher's handler: the master's stacks
         # come first, then the workers'.
         faulthandler.register(signal.SIGQUIT, all_threads=True, chain=True)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*spawn.BLOCKED, signal.SIGQUIT))
 
     def _on_stop_signal(self) -> None:
         if not self._phase.ending:
@@ -298,10 +389,17 @@ class Master:
             self._notifier.reloading()
         found = self._reread()
         if found is not None:
-            self._options.adopt(found)
+            self._adopt(found)
         if reporting:
             self._notifier.ready(self._serving())
         return found is not None
+
+    def _adopt(self, found: Reread) -> None:
+        self._rereads += 1
+        try:
+            self._options.adopt(found)
+        finally:
+            self._rereads -= 1
 
     def _on_quit(self) -> None:
         self._lifecycle.arbiter.signal_all(signal.SIGQUIT)

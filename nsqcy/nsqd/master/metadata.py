@@ -304,6 +304,11 @@ class Store:
         self._rests_until = 0.0  # monotonic clock, as `_timer_due`
         self._writer: gevent.Greenlet | None = None
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write is in progress."""
+        return self._writer is not None
+
     def persist(self) -> None:
         """Replace nsqd.dat, and block this greenlet until it is on disk. Raises OSError."""
         self._is_whole = True

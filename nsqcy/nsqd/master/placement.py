@@ -5,6 +5,7 @@ deletion, so that a topic never has two owners.
 """
 
 import zlib
+from typing import Any
 
 
 class Placement:
@@ -14,6 +15,18 @@ class Placement:
         self._placed: dict[str, int] = {}
         self._live: set[str] = set()
         self._counts = [0] * workers
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return {"placed": self._placed, "deleted": [*(self._placed.keys() - self._live)]}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version."""
+        self._placed = dict(dumped["placed"])
+        self._live = self._placed.keys() - dumped["deleted"]
+        self._counts = [0] * len(self._counts)
+        for topic in self._live:
+            self._counts[self._placed[topic]] += 1
 
     def place(self, topic: str) -> int:
         """Return a topic's worker. A new topic is placed on the worker that has the fewest topics;

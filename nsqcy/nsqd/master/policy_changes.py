@@ -38,6 +38,19 @@ class PolicyStore:
         self._lock = BoundedSemaphore()
         self._topics_are_loaded = False
 
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return self._saved.dump()
+
+    def restore(self) -> None:
+        """Continue with the saved policies of the previous version."""
+        self._topics_are_loaded = True
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change is being written, or sent to the workers."""
+        return bool(self._lock.locked())
+
     def set(self, name: str, values: Mapping[str, Any] | None) -> None:
         """Set values for a topic or for `topic/channel`, or unset all of them (None).
 

@@ -41,6 +41,14 @@ class SavedPolicies:
         self._data_path = data_path
         self._said = {name: dict(values) for name, values in (said or {}).items()}
 
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return {"set": self._said, "version": self.version}
+
+    @classmethod
+    def restore(cls, data_path: str, dumped: dict[str, Any]) -> "SavedPolicies":
+        return cls(data_path, dumped["set"], Version(*dumped["version"]))
+
     def names(self, topic: str) -> list[str]:
         """Return the names of the entries of a topic and its channels."""
         return [name for name in self._said if name.partition("/")[0] == topic]

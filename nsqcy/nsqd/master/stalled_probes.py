@@ -30,6 +30,11 @@ class StalledProbes:
     def __init__(self) -> None:
         self._pending = 0
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether any connection is neither answered nor given to a worker yet."""
+        return self._pending > 0
+
     def take(
         self, item: Accepted, workers: Sequence[int], give: Callable[[list[Accepted]], None]
     ) -> bool:

@@ -22,6 +22,7 @@ from nsqcy.nsqd.master.placement import Placement
 from nsqcy.nsqd.master.workers import Workers
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.process_messages.to_worker import Announced, EndHold, Placed
+from nsqcy.process.ancillary import Keep
 from nsqcy.users import token_file
 
 
@@ -49,6 +50,7 @@ class TopicRegistry:
         self._workers = alive
         self._log = log
         self._discovery: ChannelDiscovery | None = None
+        self._introducing: list[tuple[int, str]] = []  # workers, each with its new topic
         self._copied: dict[str, int] = {}
         """The worker for each topic that this nsqd serves from its copies."""
         if options is not None and options.etcd_endpoints:
@@ -72,6 +74,31 @@ class TopicRegistry:
         self.known_topics.replace(metadata.load(self._data_path, self._log))
         for topic in sorted(self.known_topics):
             self.placement.place(topic)
+
+    @property
+    def activity(self) -> str:
+        """What keeps the registry from resting; empty if nothing does."""
+        return "nsqd.dat is being written" if self._store.is_writing else ""
+
+    def dump(self, keep: Keep) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return {
+            "known_topics": self.known_topics.dump(),
+            "placement": self.placement.dump(),
+            "introducing": self._introducing,
+            "lookup": None if self.lookup is None else self.lookup.dump(keep),
+        }
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version, and write nsqd.dat. The connections to
+        nsqlookupds continue when their addresses are set."""
+        self.known_topics.restore(dumped["known_topics"])
+        self.placement.restore(dumped["placement"])
+        if self.lookup is not None and dumped["lookup"] is not None:
+            self.lookup.take_over(dumped["lookup"])
+        for worker, topic in dumped["introducing"]:
+            self.introduce(worker, topic)
+        self._store.persist_now()
 
     def prepare_discovery(self) -> None:
         """Import the modules that nsqlookupd queries need."""
@@ -168,6 +195,13 @@ class TopicRegistry:
             self.lookup.change(protocol.Command(verb, topic, channel))
 
     def _introduce(self, worker: int, topic: str) -> None:
+        self._introducing.append((worker, topic))
+        try:
+            self._introduce_to(worker, topic)
+        finally:
+            self._introducing.remove((worker, topic))
+
+    def _introduce_to(self, worker: int, topic: str) -> None:
         # Register first, because publishers wait for it.
         self.await_registration()
         handle = self._workers.get(worker)

@@ -11,11 +11,14 @@ saves them.
 """
 
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import gevent
+from gevent.event import Event
 
 from nsqcy.errors import StartError
 from nsqcy.logging import events
@@ -29,6 +32,7 @@ from nsqcy.nsqd.process_messages.to_worker import Load, PeerDown, PeerUp, Stop, 
 from nsqcy.nsqd.reading_marks import WHOLE_TOPIC, Mark
 from nsqcy.process import arbiter, heartbeat
 from nsqcy.process.acceptor import Acceptor
+from nsqcy.process.ancillary import Keep
 from nsqcy.process.arbiter import Arbiter, Child, describe
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.process.handoff import Accepted
@@ -74,6 +78,8 @@ class WorkerLifecycle:
         self._phase = phase
         self._on_start_failed = on_start_failed
         self._log = log
+        self._follows_up = Event()  # cleared while the master rests
+        self._follows_up.set()
         self.arbiter = Arbiter(launcher.workers, self, log)
 
     def begin(self, born: Iterable[Born]) -> None:
@@ -81,6 +87,46 @@ class WorkerLifecycle:
         for each in born:
             self._workers.add(self._handle(each))
             self.arbiter.born(each.worker, each.pid)
+        self.arbiter.check_early_deaths()
+        self.arbiter.start()
+
+    # -- rest, and the master's next version
+
+    def rest(self) -> None:
+        """Begin nothing with a worker that exits from now on, until `end_rest`."""
+        self._follows_up.clear()
+
+    def end_rest(self) -> None:
+        self._follows_up.set()
+
+    @property
+    def activity(self) -> str:
+        """What would be lost if the master executed its next version now; empty if nothing."""
+        for child in self.arbiter.children:
+            handle = self._workers.get(child.index)
+            if child.pid and (handle is None or not handle.ready or handle.channel.closed):
+                return f"worker {child.index} is not up"
+            exit = self._exits.get(child.index)
+            if not child.pid and (exit is None or not exit.ready()):
+                return f"worker {child.index} has just exited"
+        return ""
+
+    def dump(self, keep: Keep) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        handles = [handle.dump(keep) for handle in self._workers]
+        return {"children": self.arbiter.dump(), "handles": handles}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the workers of the previous version. Call it before the hub runs."""
+        for each in dumped["handles"]:
+            control, handoff = (
+                socket.socket(fileno=each[name]["fd"]) for name in ("control", "handoff")
+            )
+            handle = self._handle(Born(each["worker"], each["pid"], control, handoff))
+            handle.restore(each)
+            self._workers.add(handle)
+            self._acceptor.add(handle.index, handle)
+        self.arbiter.restore(dumped["children"])
         self.arbiter.check_early_deaths()
         self.arbiter.start()
 
@@ -250,6 +296,7 @@ class WorkerLifecycle:
 
     def _follow_up(self, index: int, code: int) -> None:
         """Handle a worker's exit, after its last messages."""
+        self._follows_up.wait()
         left_out = self._release_memory(index, code)
         if self._phase.ending:
             self._leave_out(index, left_out)

@@ -19,13 +19,14 @@ what is being read (nsqd/reading_marks.py).
 import errno
 import os
 import resource
-from typing import Protocol
+from typing import Any, Protocol
 
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd import reading_marks
 from nsqcy.nsqd.boot_memory import WorkerMemory
 from nsqcy.nsqd.reading_marks import LeftOut, Mark
+from nsqcy.process.ancillary import Keep
 from nsqcy.storage.core import create_memory
 
 NONE = -1
@@ -94,6 +95,23 @@ class _Held:
         self.left_out = LeftOut()
         self.is_kept = False
 
+    def dump(self, keep: Keep) -> dict[str, Any]:
+        fds = {name: getattr(self, name) for name in _NAMES}
+        return {
+            **{name: fd if fd == NONE else keep(fd) for name, fd in fds.items()},
+            "left_out": self.left_out.parts,
+            "is_kept": self.is_kept,
+        }
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        for name in _NAMES:
+            setattr(self, name, dumped[name])
+        self.left_out = LeftOut(Mark(*each) for each in dumped["left_out"])
+        self.is_kept = dumped["is_kept"]
+
+
+_NAMES = ("records", "state", "left", "marks")
+
 
 class MemoryOfWorkers:
     """The memory of all workers."""
@@ -103,6 +121,17 @@ class MemoryOfWorkers:
         self._calls = calls
         self._log = log
         self._is_reported = False
+
+    def dump(self, keep: Keep) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        workers = [held.dump(keep) for held in self._held]
+        return {"workers": workers, "is_reported": self._is_reported}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version."""
+        for held, each in zip(self._held, dumped["workers"], strict=True):
+            held.restore(each)
+        self._is_reported = dumped["is_reported"]
 
     def begin(self, worker: int) -> WorkerMemory | None:
         """Return what a starting worker gets; None if no memfd can be created. Raises OSError if
@@ -192,7 +221,7 @@ class MemoryOfWorkers:
         return fd != NONE and self._calls.has_pages(fd)
 
     def _free(self, held: _Held) -> None:
-        for name in ("records", "state", "left", "marks"):
+        for name in _NAMES:
             self._close(held, name)
         self._forget(held)
 

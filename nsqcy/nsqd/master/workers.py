@@ -14,6 +14,7 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master.launcher import Born
 from nsqcy.nsqd.process_calls import Call, Result
 from nsqcy.process.acceptor import Acceptor
+from nsqcy.process.ancillary import Keep
 from nsqcy.process.control import CallTimeout, Channel, ChannelClosed, RemoteError, Request
 from nsqcy.process.handoff import Accepted, Sender
 from nsqcy.process.heartbeat import Slots
@@ -72,6 +73,28 @@ class WorkerHandle:
         self._beat = 0
         self._recent = 0  # change since the last heartbeat with a connection count
         self.channel.start()
+
+    def dump(self, keep: Keep) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return {
+            "worker": self.index,
+            "pid": self.pid,
+            "is_up": self.up.is_set(),
+            "is_settled": self.settled.is_set(),
+            "knows_peers": self.knows_peers,
+            "is_ready": self.ready,
+            "control": self.channel.dump(keep),
+            "handoff": self.sender.dump(keep),
+        }
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of this worker's handle in the previous version."""
+        for event, name in ((self.up, "is_up"), (self.settled, "is_settled")):
+            if dumped[name]:
+                event.set()
+        self.knows_peers, self.ready = dumped["knows_peers"], dumped["is_ready"]
+        self.channel.restore(dumped["control"])
+        self.sender.restore(dumped["handoff"])
 
     def lagging(self) -> bool:
         return time.monotonic_ns() - self._slots.view(self.index).beat > LAGGING

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.master.live_options import LiveOptions
     from nsqcy.nsqd.master.policy_changes import PolicyStore
     from nsqcy.nsqd.master.topic_registry import TopicRegistry
+    from nsqcy.nsqd.master.upgrade import Upgrade
     from nsqcy.nsqd.master.worker_memory import MemoryOfWorkers
     from nsqcy.nsqd.master.workers import Workers
     from nsqcy.nsqd.stats.metrics_shares import Metrics
@@ -42,6 +43,7 @@ class MasterSide(NamedTuple):
     drain: "DrainControl"
     diagnosis: "Diagnosis"
     reload: Callable[[], bool]
+    upgrade: "Upgrade"
 
 
 class MasterVerb(Call[MasterSide, Result]):
@@ -111,6 +113,27 @@ class Reload(MasterVerb[bool]):
 
     def run(self, target: MasterSide) -> bool:
         return target.reload()
+
+
+class BeginUpgrade(MasterVerb[dict[str, Any]]):
+    """Start an upgrade in place; return the /upgrade object. python: the interpreter of the next
+    version; "": the one that runs nsqd"""
+
+    timeout: ClassVar[float] = 10.0
+    python: str
+
+    def run(self, target: MasterSide) -> dict[str, Any]:
+        target.upgrade.begin(self.python)
+        return target.upgrade.state()
+
+
+class GetUpgrade(MasterVerb[dict[str, Any]]):
+    """Return the /upgrade object."""
+
+    timeout: ClassVar[float] = 10.0
+
+    def run(self, target: MasterSide) -> dict[str, Any]:
+        return target.upgrade.state()
 
 
 class GetAllCopies(MasterVerb[dict[str, Any]]):

@@ -7,7 +7,7 @@ total as growth.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nsqcy.metrics.families import CHANNELS, OPTIONAL, TOPICS, Family
+from nsqcy.metrics.families import AGES, CHANNELS, OPTIONAL, TOPICS, Family
 
 Values = Sequence[float]
 
@@ -21,6 +21,16 @@ class Growing:
     def __init__(self) -> None:
         self._ended: Values = []
         self._latest: dict[int, tuple[int, Values]] = {}
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        latest = [[worker, *each] for worker, each in self._latest.items()]
+        return {"ended": self._ended, "latest": latest}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version."""
+        self._ended = dumped["ended"]
+        self._latest = {worker: (number, seen) for worker, number, seen in dumped["latest"]}
 
     def look(self, worker: int, generation: int, counters: Values) -> None:
         before, seen = self._latest.get(worker, (generation, counters))
@@ -47,6 +57,19 @@ class Summed:
         self.name = name
         self._topics, self._channels, self._ages = Growing(), Growing(), Growing()
         self._now: list[Mapping[str, Any]] = []
+        self._growing = {"topics": self._topics, "channels": self._channels, "ages": self._ages}
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version. A version with other families counts
+        from 0."""
+        return {name: [_COLUMNS[name], each.dump()] for name, each in self._growing.items()}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version."""
+        for name, each in self._growing.items():
+            columns, values = dumped[name]
+            if columns == _COLUMNS[name]:
+                each.restore(values)
 
     def look(self, shares: Mapping[int, Mapping[str, Any]], generations: Mapping[int, int]) -> None:
         """Add the shares of the workers that answered."""
@@ -75,6 +98,13 @@ class Summed:
         """Return the counts by bucket, and the sum in seconds; None if all counts are 0."""
         seconds, *counts = self._ages.total() or [0.0]
         return (counts, seconds) if any(counts) else None
+
+
+_COLUMNS = {
+    "topics": [family.sample for family in TOPICS],
+    "channels": [family.sample for family in CHANNELS],
+    "ages": [AGES.name],
+}
 
 
 def _shown(table: Sequence[Family], grown: Values, now: Values) -> Iterator[tuple[Family, float]]:

@@ -149,6 +149,16 @@ class Metrics:
         self._pages = RequestCoalescer(self._page)
         self._sums = [Summed(OTHER), Summed(EPHEMERAL)]
 
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return {each.name: each.dump() for each in self._sums}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version."""
+        for each in self._sums:
+            if each.name in dumped:
+                each.restore(dumped[each.name])
+
     def page(self, accept: str, accept_encoding: str) -> Answer:
         """Block until all workers have answered. Return the page's plan as a blob, the descriptor
         of its buffer, the page's content type, and whether the page is compressed."""

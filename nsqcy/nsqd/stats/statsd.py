@@ -7,6 +7,7 @@ the figures.
 import json
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -62,6 +63,14 @@ class Increases:
         self._now[key] = value
         return value - before if value >= before else value
 
+    def dump(self) -> list[Any]:
+        """Return the values of the previous push, for the master's next version."""
+        return [[key, value] for key, value in self._before.items()]
+
+    def restore(self, dumped: list[Any]) -> None:
+        """Continue with the values of the previous version."""
+        self._before = {tuple(key): value for key, value in dumped}
+
     def end_push(self, complete: bool) -> None:
         """`complete`: whether a missing object was deleted, rather than being unreachable."""
         self._before = self._now if complete else self._before | self._now
@@ -74,7 +83,7 @@ class Writer:
     def __init__(self, prefix: str, *, exclude_ephemeral: bool) -> None:
         self._prefix = prefix
         self._exclude_ephemeral = exclude_ephemeral
-        self._increases = Increases()
+        self.increases = Increases()
 
     def topic(self, topic: Counters) -> Iterator[bytes]:
         """Yield the lines for a topic, in the form of /stats, and for its channels."""
@@ -91,11 +100,11 @@ class Writer:
     def memory(self, memory: Mapping[str, int]) -> Iterator[bytes]:
         for key in _MEMORY_GAUGES:
             yield self._line(f"mem.{key}", memory[key], "g")
-        runs = self._increases.of(("gc_runs",), memory["gc_total_runs"])
+        runs = self.increases.of(("gc_runs",), memory["gc_total_runs"])
         yield self._line("mem.gc_runs", runs, "c")
 
     def end_push(self, complete: bool) -> None:
-        self._increases.end_push(complete)
+        self.increases.end_push(complete)
 
     def _channel(self, stat: str, topic: str, channel: Counters) -> Iterator[bytes]:
         name = channel["channel_name"]
@@ -114,7 +123,7 @@ class Writer:
         for name, kind in figures:
             value = counters[name]
             if kind == "c":
-                value = self._increases.of((*key, name), value)
+                value = self.increases.of((*key, name), value)
             yield self._line(stat + name, value, kind)
 
     def _latency(self, stat: str, counters: Counters) -> Iterator[bytes]:
@@ -166,9 +175,29 @@ class Pusher:
             options.statsd_prefix, exclude_ephemeral=options.statsd_exclude_ephemeral
         )
         self._greenlet: gevent.Greenlet | None = None
+        self._due: float | None = None  # of the latest push, on the monotonic clock
+        self._sock: socket.socket | None = None
+        self._unsent: deque[bytes] = deque()  # datagrams of a push
 
     def start(self) -> None:
         self._greenlet = gevent.spawn(self._run)
+
+    def rest(self) -> None:
+        """Send the rest of a push at once, and push no more until `start`."""
+        if self._greenlet is not None:
+            self._greenlet.kill(block=False)
+            self._greenlet = None
+        while self._sock is not None and self._unsent:
+            self._send_next(self._sock)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the master's next version."""
+        return {"due": self._due, "before": self._writer.increases.dump()}
+
+    def restore(self, dumped: dict[str, Any]) -> None:
+        """Continue with the state of the previous version."""
+        self._due = dumped["due"]
+        self._writer.increases.restore(dumped["before"])
 
     def stop(self) -> None:
         if self._greenlet is not None:
@@ -178,13 +207,15 @@ class Pusher:
 
     def _run(self) -> None:
         interval = self._options.statsd_interval / SECOND
-        due = time.monotonic()
+        if self._due is None:
+            self._due = time.monotonic()
         while True:
-            due += interval
+            due = self._due + interval
             late = time.monotonic() - due
             if late > 0:  # missed pushes are not repeated
                 due += late // interval * interval
             gevent.sleep(max(0.0, due - time.monotonic()))
+            self._due = due
             self._push()
 
     def _push(self) -> None:
@@ -210,12 +241,16 @@ class Pusher:
 
     def _send(self, sock: socket.socket, datagrams: list[bytes]) -> None:
         """Send the datagrams spread over the interval, except for its last second."""
-        for datagram in datagrams:
-            try:
-                sock.send(datagram)
-            except OSError:
-                pass  # ignored, like any lost datagram
+        self._sock, self._unsent = sock, deque(datagrams)
+        while self._unsent:
+            self._send_next(sock)
             gevent.sleep((self._options.statsd_interval - SECOND) / SECOND / len(datagrams))
+
+    def _send_next(self, sock: socket.socket) -> None:
+        try:
+            sock.send(self._unsent.popleft())
+        except OSError:
+            pass  # ignored, like any lost datagram
 
 
 def dial(address: str) -> socket.socket:

@@ -1,5 +1,7 @@
 """The lookup side of nsqd, in this process, with scripted lookupds: names, timing, and overload."""
 
+import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -372,3 +374,100 @@ def test_a_refused_token_ends_the_connection(make, lookupd):
     lookup = make(fake.address, token="s3cret")
     wait_until(lambda: said(lookup, "AUTH - E_AUTH_FAILED no"))
     assert not any(command.startswith("REGISTER") for command in fake.told())
+
+
+# -- the master's next version
+
+
+def passed_on(before: Lookup) -> Any:
+    """Return the state of a lookup that rests, with descriptors of its own."""
+    return json.loads(json.dumps(before.dump(os.dup)))
+
+
+def test_the_next_version_keeps_the_connection(make, lookupd):
+    one = lookupd()
+    topics = KnownTopics()
+    topics.create_topic("before")
+    lookup = make(one.address, known_topics=topics)
+    wait_until(lambda: lookup.peers and lookup.peers[0]._is_idle)
+    successor = Lookup(topics, IDENTITY, 1000, Debugged())
+    successor.take_over(passed_on(lookup))
+    lookup.close()
+    successor.set_addresses([one.address])
+    (peer,) = successor.peers
+    assert peer.told and peer.info is not None
+    topics.create_topic("later")
+    successor.change(Command(REGISTER, "later"))
+    wait_until(lambda: one.link.commands == ["REGISTER before", "REGISTER later"])
+    assert len(one.links) == 1
+    assert not said(successor, "connecting") and not said(successor, "adding")
+    successor.close()
+
+
+def test_a_name_is_not_resolved_first(make, lookupd):
+    one = lookupd()
+    where = ("127.0.0.1", one.port)
+    lookup = make(f"name:{one.port}", look_up=lambda host, port: [where])
+    wait_until(lambda: lookup.peers and lookup.peers[0]._is_idle)
+    resolving = threading.Event()
+    successor = Lookup(
+        KnownTopics(), IDENTITY, 1000, Debugged(), look_up=lambda *_: resolving.wait() and [where]
+    )
+    successor.take_over(passed_on(lookup))
+    lookup.close()
+    successor.set_addresses([f"name:{one.port}"])
+    assert [peer.told for peer in successor.peers] == [True]
+    resolving.set()
+    wait_until(lambda: all(each.settled.is_set() for each in successor.addresses))
+    successor.change(Command(REGISTER, "later"))
+    wait_until(lambda: one.link.commands == ["REGISTER later"])
+    assert len(one.links) == 1
+    successor.close()
+
+
+def test_a_connection_in_use_is_made_again(make, lookupd):
+    one = lookupd()
+    one.answers = lambda command: SILENCE if command.startswith("REGISTER") else OK
+    topics = KnownTopics()
+    topics.create_topic("t")
+    lookup = make(one.address, known_topics=topics)
+    wait_until(lambda: one.links and one.link.commands)
+    dumped = passed_on(lookup)
+    assert dumped["peers"] == []
+    lookup.close()
+    one.answers = None
+    successor = Lookup(topics, IDENTITY, 1000, Debugged())
+    successor.take_over(dumped)
+    successor.set_addresses([one.address])
+    wait_until(lambda: len(one.links) == 2 and one.link.commands == ["REGISTER t"])
+    successor.close()
+
+
+def test_a_connection_to_an_address_that_is_gone_is_closed(make, lookupd):
+    one, other = lookupd(), lookupd()
+    lookup = make(one.address)
+    wait_until(lambda: lookup.peers and lookup.peers[0]._is_idle)
+    successor = Lookup(KnownTopics(), IDENTITY, 1000, Debugged())
+    successor.take_over(passed_on(lookup))
+    lookup.close()
+    successor.set_addresses([other.address])
+    wait_until(lambda: one.link.ended.is_set() and other.links)
+    successor.close()
+
+
+def test_a_withdrawal_lasts(make, lookupd):
+    one = lookupd()
+    topics = KnownTopics()
+    topics.create_topic("t")
+    lookup = make(one.address, known_topics=topics)
+    wait_until(lambda: lookup.peers and lookup.peers[0]._is_idle)
+    lookup.withdraw(30)
+    wait_until(lambda: lookup.peers[0]._is_idle)
+    successor = Lookup(topics, IDENTITY, 1000, Debugged())
+    successor.take_over(passed_on(lookup))
+    lookup.close()
+    successor.set_addresses([one.address])
+    successor.change(Command(REGISTER, "hidden"))
+    successor.restore(30)
+    assert one.link.commands == ["REGISTER t", "UNREGISTER t", "REGISTER t"]
+    successor.close()

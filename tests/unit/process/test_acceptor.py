@@ -1,6 +1,8 @@
 """Which worker gets the next connection, and what happens if none can accept it."""
 
 import errno
+import json
+import os
 import socket
 
 import gevent
@@ -11,6 +13,7 @@ from nsqcy.nsqd.master import stalled_probes
 from nsqcy.nsqd.master.stalled_probes import StalledProbes
 from nsqcy.process import acceptor
 from nsqcy.process.acceptor import Acceptor
+from nsqcy.process.handoff import Accepted
 from nsqcy.util import descriptors
 from support.gevent_hub import Lines, wait_until
 
@@ -200,6 +203,43 @@ def test_with_only_the_reserve_left_clients_wait_in_the_backlog(front, monkeypat
     front.acceptor.resume()
     wait_until(lambda: len(worker.taken) == 5)
     assert front.lines.all == []
+
+
+def test_nothing_is_accepted_or_passed_on_during_a_rest(front):
+    worker = Worker()
+    front.acceptor.add(0, worker)
+    front.acceptor.rest()
+    front.connect(2)
+    returned = Accepted(front.sockets[0].dup(), "tcp", "peer", "local")
+    front.acceptor.give([returned])
+    front.acceptor.refused(returned._replace(peer="refused"))
+    front.acceptor.resume()
+    gevent.sleep(0.05)
+    assert worker.taken == []
+    front.acceptor.end_rest()
+    wait_until(lambda: len(worker.taken) == 4)
+    assert [item.peer for item in worker.taken[:2]] == ["peer", "refused"]
+
+
+def test_the_next_program_passes_on_what_is_held(front):
+    front.acceptor.rest()
+    client, ours = socket.socketpair()
+    front.sockets.append(client)
+    front.acceptor.give([Accepted(ours, "tcp", "peer", "local")])
+    front.acceptor.pauses = 3
+    dumped = json.loads(json.dumps(front.acceptor.dump(os.dup)))
+    ours.close()
+    front.acceptor._held.clear()
+    front.acceptor.restore(dumped)
+    worker = Worker()
+    front.acceptor.add(0, worker)
+    assert worker.taken == []
+    front.acceptor.end_rest()
+    (item,) = worker.taken
+    assert item[1:] == ("tcp", "peer", "local")
+    item.sock.send(b"alive")
+    item.sock.close()
+    assert (client.recv(10), front.acceptor.pauses) == (b"alive", 3)
 
 
 class Failing:

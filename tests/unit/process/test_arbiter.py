@@ -1,5 +1,6 @@
 """Supervised children: their states, their silence, their deaths, and the shutdown."""
 
+import json
 import os
 import signal
 import subprocess
@@ -317,3 +318,43 @@ def test_a_child_that_died_before_anybody_watched():
     wait_until(lambda: house.left)
     assert house.left == [(0, 0)]
     house.arbiter.close()
+
+
+def test_the_next_program_continues_with_the_children():
+    house = House(count=3)
+    for index in range(3):
+        house.arbiter.spawn(index)
+    house.arbiter.on_up(0)
+    house.pass_time(7, beating=[0])
+    house.die(2)
+    dumped = json.loads(json.dumps(house.arbiter.dump()))
+    successor = House(count=3)
+    successor.now = house.now
+    successor.next_pid = house.next_pid
+    successor.arbiter.restore(dumped)
+    assert successor.arbiter.dump() == dumped
+    up, silent, down = successor.children
+    assert (up.state, silent.state, silent.silent) == (UP, STARTING, 7 * SECOND)
+    assert (down.state, down.last_exit, down.failures) == (DOWN, -9, 1)
+    wait_until(lambda: down.pid)  # restarted
+    assert (down.state, down.restarts) == (STARTING, 0)
+    successor.pass_time(30 - 7, beating=[0, 2])
+    assert successor.sent == [(silent.pid, 6)]
+    for each in (house, successor):
+        each.close()
+
+
+def test_a_child_that_died_before_the_next_program_watched():
+    house = RealHouse("raise SystemExit(3)")
+    house.arbiter.born(0, house.spawn(0))
+    house.arbiter.on_up(0)
+    dumped = house.arbiter.dump()
+    house.children[0].watcher.stop()
+    os.waitid(os.P_PID, house.children[0].pid, os.WEXITED | os.WNOWAIT)
+    successor = RealHouse("")
+    successor.arbiter.restore(dumped)
+    successor.arbiter.check_early_deaths()
+    wait_until(lambda: successor.left)
+    assert successor.left == [(0, 3)]
+    for each in (house, successor):
+        each.arbiter.close()

@@ -5,10 +5,12 @@ import errno
 import json
 import os
 import random
+import socket
 import struct
 from collections import Counter, deque
 
 import gevent
+import gevent.event
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -488,3 +490,138 @@ def test_json_in_the_header_is_compact():
     (datagram,) = encode(Message(CALL, {"id": 1, "args": {"a": [1, 2]}}))
     assert json.loads(datagram[8:]) == {"id": 1, "args": {"a": [1, 2]}}
     assert b" " not in datagram[8:]
+
+
+# -- rest, and the next program
+
+
+def restored(channel):
+    """Return a channel that continues with the state of one that rests."""
+    dumped = json.loads(json.dumps(channel.dump(lambda fd: fd)))
+    sock = socket.socket(fileno=os.dup(dumped["fd"]))
+    sock.setblocking(False)
+    return Channel(sock, channel._handler), dumped
+
+
+def test_held_requests_are_handled_when_it_resumes(ends):
+    peer = Peer(echo=lambda request: Answer(request.args["n"], request.blob))
+    left, right = ends(Peer(), peer)
+    right.hold_requests()
+    left.notify("note", n=1)
+    call = gevent.spawn(left.call, "echo", 30, n=2, blob=b"b")
+    wait_until(lambda: len(right._held) == 2)
+    assert not peer.notes and not call.ready()
+    assert right.activity == ""
+    right.resume()
+    assert call.get() == Answer(2, b"b")
+    assert [note.args for note in peer.notes] == [{"n": 1}]
+
+
+def test_held_requests_are_handled_by_the_next_program(ends):
+    reading, writing = os.pipe()
+    received = []
+
+    def take(request):
+        received.append((request.args, request.blob))
+        with os.fdopen(request.fds[0], "wb") as file:
+            file.write(b"written")
+        return "taken"
+
+    left, right = ends(Peer(), Peer(take=take))
+    right.hold_requests()
+    call = gevent.spawn(left.call, "take", 30, n=1, blob=b"\xff\0", fds=[writing])
+    wait_until(lambda: right._held)
+    kept = []
+    dumped = right.dump(lambda fd: kept.append(fd) or fd)
+    assert sorted(kept) == sorted([right._sock.fileno(), *right._held[0][0].fds])
+    successor, dumped = restored(right)
+    right._held.clear()
+    right.close()
+    successor.start()
+    successor.restore(dumped)
+    assert call.get() == Answer("taken")
+    assert received == [({"n": 1}, b"\xff\0")]
+    assert os.read(reading, 100) == b"written"
+    os.close(reading)
+    successor.close()
+
+
+def test_an_answer_for_the_program_before_answers_no_other_call(ends):
+    hold = gevent.event.Event()
+
+    def slow(request):
+        hold.wait()
+        return "late"
+
+    left, right = ends(Peer(), Peer(slow=slow, quick=lambda request: "right"))
+    call = gevent.spawn(left.call, "slow", 30)
+    wait_until(lambda: right._serving)
+    left.give_up_calls()
+    with pytest.raises(ChannelClosed):
+        call.get()
+    successor, dumped = restored(left)
+    left.close()
+    successor.restore(dumped)
+    successor.start()
+    hold.set()
+    assert successor.call("quick", 30) == Answer("right")
+    successor.close()
+
+
+def test_what_keeps_a_channel_from_resting(ends):
+    hold = gevent.event.Event()
+    left, right = ends(Peer(), Peer(wait=lambda request: hold.wait()))
+    assert (left.activity, right.activity) == ("", "")
+    call = gevent.spawn(left.call, "wait", 30)
+    wait_until(lambda: right._serving)
+    assert left.activity == "1 calls are not answered"
+    assert right.activity == "1 requests are being handled"
+    hold.set()
+    call.get()
+    wait_until(lambda: right.activity == "")
+    assert left.activity == ""
+    left.notify("note", blob=b"x" * 10_000_000)
+    assert left.activity == "messages are not sent"
+    right._reader.stop()
+    wait_until(lambda: right._read_batch() or right.activity == "a message is incomplete")
+    right._reader.start(right._readable)
+    wait_until(lambda: not left.activity and not right.activity)
+    left.close()
+    assert left.activity == "the channel is closed"
+
+
+def test_calls_that_are_given_up_fail_as_unreachable(ends):
+    hold = gevent.event.Event()
+    left, right = ends(Peer(), Peer(wait=lambda request: hold.wait(), add=lambda request: 1))
+    call = gevent.spawn(left.call, "wait", 30)
+    wait_until(lambda: right._serving)
+    left.give_up_calls()
+    for failing in (call.get, lambda: left.call("add", 30)):
+        with pytest.raises(ChannelClosed) as caught:
+            failing()
+        assert control.is_unreachable(caught.value)
+    left.resume()
+    hold.set()
+    assert left.call("add", 30) == Answer(1)
+
+
+def test_the_last_reports_of_a_peer_are_handled_although_requests_are_held(ends):
+    peer = Peer()
+    left, right = ends(Peer(), peer)
+    right.hold_requests()
+    left.notify("last", n=1)
+    left.close()
+    wait_until(lambda: peer.hung)
+    wait_until(lambda: peer.notes)
+    assert [note.args for note in peer.notes] == [{"n": 1}]
+
+
+def test_held_requests_of_a_peer_that_is_drained_are_handled(ends):
+    peer = Peer()
+    left, right = ends(Peer(), peer)
+    right.hold_requests()
+    right._reader.stop()
+    left.notify("last", n=1)
+    right.drain()
+    right.close()
+    wait_until(lambda: peer.notes)

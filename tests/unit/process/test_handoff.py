@@ -1,5 +1,6 @@
 """Sockets passed between processes, along with data about them."""
 
+import json
 import os
 import socket
 
@@ -150,3 +151,28 @@ def test_a_malformed_hand_over_leaks_no_descriptor(ends):
     os.close(writer)
     assert os.read(reader, 1) == b""
     os.close(reader)
+
+
+def test_the_next_program_continues_with_what_was_not_taken(ends):
+    for number in range(3):
+        assert ends.sender.send(ends.accepted(number))
+    ends.receiver._sock.recv(1)  # the receiver takes one, and acknowledges it later
+    dumped = json.loads(json.dumps(ends.sender.dump(os.dup)))
+    before, ends.sender = ends.sender, None
+    sock = socket.socket(fileno=dumped["fd"])
+    sock.setblocking(False)
+    ends.sender = Sender(sock, ends._taken, ends.refused.append)
+    ends.sender.restore(dumped)
+    for item in before.close():
+        item.sock.close()
+    assert ends.sender.pending == 3
+    ends.theirs.send(handoff._NUMBER.pack(1 << 1))
+    wait_until(lambda: ends.sender.pending == 2)
+    assert ends.sender.send(ends.accepted(3))
+    assert list(ends.sender._pending) == [2, 3, 4]
+    back = ends.sender.close()
+    assert [item.peer for item in back] == ["peer 1", "peer 2", "peer 3"]
+    for item in back:
+        item.sock.send(b"alive")
+        item.sock.close()
+    assert [client.recv(10) for client in ends.clients[1:]] == [b"alive"] * 3

@@ -50,7 +50,7 @@ def test_a_child_has_what_it_was_given_and_no_more(tmp_path):
     assert {0, 1, 2, kept} <= set(fds)
     assert other not in fds
     assert not os.get_inheritable(kept)
-    assert set(blocked) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    assert set(blocked) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2}
     assert stdin == "/dev/null"
     os.close(kept)
     os.close(other)
@@ -62,7 +62,7 @@ def test_a_fork_has_the_same(tmp_path):
     assert (done.stdout, done.stderr) == ("7\n", "")
     fds, blocked, stdin, _ = json.loads((tmp_path / "report").read_text())
     assert len(fds) <= 5  # standard, kept, and the descriptor that lists them
-    assert set(blocked) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    assert set(blocked) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2}
     assert stdin == "/dev/null"
 
 

@@ -1,0 +1,194 @@
+"""An upgrade in place: the master executes the next version of nsqd in its own process.
+
+Owns the order of the steps, and what is known about the latest upgrade:
+
+    trial     a child process of the next version reads a copy of the state
+    rest      nothing is half done
+    execute   the next version continues with the workers, connections and topics
+    done
+
+If a step fails, nsqd continues as before. The parts of the master write and read their own state;
+master_state passes it on.
+"""
+
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gevent
+
+from nsqcy import __version__
+from nsqcy.errors import NsqError
+from nsqcy.logging import events
+from nsqcy.logging.types import Lines
+from nsqcy.names import one_line
+from nsqcy.nsqd.master import master_state, trial
+from nsqcy.nsqd.master.master_state import Program, State
+from nsqcy.nsqd.master.rest import Rest
+from nsqcy.process import spawn
+from nsqcy.process.ancillary import Keep
+from nsqcy.process.systemd import Notifier
+
+TRIAL, REST, EXECUTE, DONE = "trial", "rest", "execute", "done"
+_SIGNALS = (*spawn.BLOCKED, signal.SIGQUIT)
+"""Signals whose handlers the next version must install before it can receive them."""
+
+
+class UpgradeFailed(NsqError):
+    """A step failed, and nsqd continues as before; str() says why."""
+
+
+class Upgrade:
+    """The upgrades of this nsqd."""
+
+    def __init__(
+        self,
+        argv: Sequence[str] | None,
+        shared_memory: int,
+        rest: Rest,
+        dump: Callable[[Keep], dict[str, Any]],
+        notifier: Notifier,
+        report_serving: Callable[[], None],
+        log: Lines,
+    ) -> None:
+        """argv: nsqd's arguments. dump: returns the state of all parts."""
+        self._argv = argv
+        self._shared_memory = shared_memory
+        self._rest = rest
+        self._dump_parts = dump
+        self._notifier = notifier
+        self._report_serving = report_serving
+        self._log = log
+        self._greenlet: gevent.Greenlet | None = None
+        self._count = 0  # upgrades of this process that succeeded
+        self._steps: list[str] = []
+        self._error = ""
+        self._before = ""  # the version before
+        self._executed_at = 0  # CLOCK_MONOTONIC, ns
+
+    def begin(self, python: str = "") -> None:
+        """Start an upgrade to the version that a Python interpreter imports; by default, the one of
+        this process. Does nothing while an upgrade is under way."""
+        if self._greenlet is None:
+            self._steps, self._error = [], ""
+            self._greenlet = gevent.spawn(self._run, python)
+
+    def state(self) -> dict[str, Any]:
+        """Return the /upgrade object."""
+        return {
+            "version": __version__,
+            "python": sys.executable,
+            "upgrades": self._count,
+            "under_way": self._greenlet is not None,
+            "steps": self._steps,
+            "error": one_line(self._error),
+        }
+
+    # -- the next version
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state for the next version."""
+        return {"count": self._count, "steps": self._steps, "executed_at": time.monotonic_ns()}
+
+    def restore(self, dumped: dict[str, Any], state: State) -> None:
+        """Continue with the state of the version before; or with this version's own, if the next
+        one could not take over."""
+        self._error = state.failure
+        self._count = dumped["count"] + (not self._error)
+        self._steps = dumped["steps"] + ([] if self._error else [DONE])
+        self._before = state.version
+        self._executed_at = dumped["executed_at"]
+
+    def report(self) -> None:
+        """Log the outcome."""
+        if self._error:
+            events.upgrade_reverted(self._log, error=self._error)
+        else:
+            away = (time.monotonic_ns() - self._executed_at) // 1_000_000
+            events.upgraded(self._log, away, version=__version__, before=self._before)
+
+    # -- the steps
+
+    def _run(self, python: str) -> None:
+        try:
+            if self._argv is None:
+                raise UpgradeFailed("this nsqd cannot be upgraded in place")
+            if python:
+                check_program(python)
+            program = Program.of(python or sys.executable, self._argv)
+            self._step(TRIAL)
+            self._try(program)
+            self._step(REST)
+            self._execute(program)
+        except (NsqError, OSError) as error:
+            self._error = str(error)
+            events.upgrade_failed(self._log, error=self._error)
+        finally:
+            self._greenlet = None
+
+    def _step(self, name: str) -> None:
+        self._steps.append(name)
+
+    def _try(self, program: Program) -> None:
+        events.upgrade_tried(self._log, program.command[0])
+        fd, _ = self._write()
+        try:
+            report = trial.run(program, fd, self._shared_memory)
+        finally:
+            os.close(fd)
+        events.upgrade_possible(self._log, version=report.version)
+
+    def _execute(self, program: Program) -> None:
+        reason = self._rest.settle()
+        if reason:
+            raise UpgradeFailed(reason)
+        try:
+            reason = self._rest.begin()
+            if reason:
+                raise UpgradeFailed(reason)
+            self._step(EXECUTE)
+            self._notifier.reloading()
+            self._execute_now(program)
+        finally:
+            self._rest.end()
+            self._report_serving()
+
+    def _execute_now(self, program: Program) -> None:
+        """Does not let the hub run: nothing may change any more."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            # another thread may have received a signal that the hub has not handled yet
+            if gevent.get_hub().loop.sig_pending:
+                raise UpgradeFailed("a signal has arrived")
+            fd, fds = self._write()
+            try:
+                master_state.execute(program, fd, fds, self._notifier.environ())
+            finally:
+                os.close(fd)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _write(self) -> tuple[int, list[int]]:
+        way_back = Program.of(sys.executable, self._argv or ())
+        return master_state.write(self._dump_parts, way_back, self._notifier.environ())
+
+
+def check_program(python: str) -> None:
+    """Raise UpgradeFailed unless only root and the user that runs nsqd can have created or changed
+    an interpreter: a client names it over HTTP."""
+    path = os.path.realpath(python)
+    if not os.path.isabs(python) or not os.path.basename(path).startswith("python"):
+        raise UpgradeFailed(f"{python} is not the absolute path of a Python interpreter")
+    for each in (path, os.path.dirname(path), os.path.dirname(os.path.abspath(python))):
+        try:
+            found = os.stat(each)
+        except OSError as error:
+            raise UpgradeFailed(f"{each}: {(error.strerror or '').lower()}") from None
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise UpgradeFailed(
+                f"{each}: other users can change it; only root and nsqd's own user may"
+            )
