@@ -594,6 +594,12 @@ def many_topics(clients: Clients, sizes: Sizes) -> Iterator[Row]:
         "GET /config/:opt", many, lambda: clients.http("GET", "/config/nsqlookupd_tcp_addresses")
     )
     yield Row("POST /config/reload", many, lambda: clients.http("POST", "/config/reload"))
+    yield Row("GET /upgrade", many, lambda: clients.http("GET", "/upgrade"))
+    yield Row(
+        "POST /upgrade",
+        "a missing interpreter",
+        lambda: clients.http("POST", "/upgrade?to=/python"),
+    )
     option = "/config/nsqlookupd_tcp_addresses"
     value = b"[" + b" " * ((1 << 20) - 2) + b"]"
     yield Row("PUT /config/:opt", "1 MiB", lambda: clients.http("PUT", option, value))

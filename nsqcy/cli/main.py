@@ -70,6 +70,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "drain": Entry("nsqcy.cli.operations", "drain", "empty an nsqd, which then exits"),
         "ready": Entry("nsqcy.cli.operations", "ready", "show whether nsqds are ready for clients"),
         "reload": Entry("nsqcy.cli.operations", "reload", "reload an nsqd's configuration"),
+        "upgrade": Entry("nsqcy.cli.upgrade", "upgrade", "upgrade a running nsqd in place"),
         "data": Entry("nsqcy.nsqd.data.command", "data", "import, export and check a data path"),
         "passwd": Entry("nsqcy.users.passwd", "passwd", "print a user section for --auth-file"),
         "completion": Entry("nsqcy.cli.completion", "completion", "print a completion script"),

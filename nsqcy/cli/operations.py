@@ -54,10 +54,10 @@ def drain(
         raise click.UsageError(
             "--status and --stop cannot be combined with each other or with the other options"
         )
-    node = _only_node(cluster)
+    node = only_node(cluster)
     if not status and not stop:
         confirm(yes, f"Drain {node.name}? It will refuse publishes, and exit once it is empty.")
-    with _errors_of(node):
+    with errors_of(node):
         if status:
             state = node.nsqd.drain_state()
         else:
@@ -110,14 +110,14 @@ def _ready_text(reasons: list[str]) -> str:
 @on_cluster
 def reload(cluster: Cluster) -> None:
     """Reload the configuration, certificates and users of one nsqd, as SIGHUP does."""
-    node = _only_node(cluster)
-    with _errors_of(node):
+    node = only_node(cluster)
+    with errors_of(node):
         node.nsqd.reload()
     click.echo(f"reloaded {node.name}")
 
 
 @contextmanager
-def _errors_of(node: Node) -> Iterator[None]:
+def errors_of(node: Node) -> Iterator[None]:
     """Convert a failed request to a ClickException that identifies the nsqd."""
     try:
         yield
@@ -127,7 +127,7 @@ def _errors_of(node: Node) -> Iterator[None]:
         raise click.ClickException(f"{node.name}: {text}") from None
 
 
-def _only_node(cluster: Cluster) -> Node:
+def only_node(cluster: Cluster) -> Node:
     """Return the cluster's only nsqd. Raises ClickException if there are several."""
     first, *others = cluster.nodes
     if others:

@@ -187,6 +187,9 @@ _LEFT_THERE = both(
     _LEFT,
     having(topic_name=is_name, channel_name=lambda value: value == "" or is_name(value)),
 )
+UPGRADE = having(
+    version=is_line, python=is_line, under_way=is_flag, steps=list_of(is_line), error=is_line
+)
 DRAIN = having(
     draining=is_flag,
     left=or_null(both(_LEFT, having(messages=is_number, most=list_of(_LEFT_THERE)))),

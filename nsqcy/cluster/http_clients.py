@@ -24,6 +24,7 @@ from nsqcy.cluster.answer_forms import (
     POLICY,
     STATS,
     TOPICS,
+    UPGRADE,
     Form,
     anything,
     having,
@@ -382,6 +383,17 @@ class NsqdHTTPClient(DaemonClient):
     def reload(self) -> None:
         """Reload the configuration, as SIGHUP does; nsqcy only."""
         self._post("/config/reload", {})
+
+    def upgrade_state(self) -> dict[str, Any]:
+        """Return the state of the latest upgrade in place; nsqcy only."""
+        return self._object("GET", "/upgrade", form=UPGRADE, what="the state of an upgrade")
+
+    def upgrade(self, python: str = "") -> dict[str, Any]:
+        """Start an upgrade in place, and return its state; nsqcy only. python: the path of the
+        interpreter of the next version on nsqd's machine; by default, the one that runs nsqd"""
+        query = {"to": python} if python else {}
+        form = UPGRADE
+        return self._object("POST", "/upgrade", query, form=form, what="the state of an upgrade")
 
     def cancel_message(self, topic: str, channel: str, id: str) -> None:
         """Drop a deferred message; nsqcy only."""

@@ -183,6 +183,8 @@ def calls_of_nsqd(deferred: str) -> list[Call]:
         Call("setOption", body=b"loud", names={"opt": "log_level"}, status=400),
         Call("getDrain"),
         Call("reload", body=b""),
+        Call("getUpgrade"),
+        Call("beginUpgrade", {"to": "/no/python3"}, b""),
         Call("setDrain", body=b"false"),
         Call("setDrain", body=b"maybe", status=400),
         *DEBUG,
