@@ -375,7 +375,7 @@ class Channel:
 
     @property
     def activity(self) -> str:
-        """What keeps the channel from resting; empty if nothing does."""
+        """Return what keeps the channel from resting; empty if nothing does."""
         if self.closed:
             return "the channel is closed"
         if self._pending:

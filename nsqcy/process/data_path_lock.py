@@ -66,7 +66,7 @@ class DataPathLock:
             found = os.stat(path or ".")
         except OSError:
             return False
-        return [found.st_dev, found.st_ino] == dumped["directory"]
+        return bool([found.st_dev, found.st_ino] == dumped["directory"])
 
     def release(self) -> None:
         """Release the master's lock. The path stays locked while a worker has `fd` open."""

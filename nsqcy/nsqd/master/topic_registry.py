@@ -77,7 +77,7 @@ class TopicRegistry:
 
     @property
     def activity(self) -> str:
-        """What keeps the registry from resting; empty if nothing does."""
+        """Return what keeps the registry from resting; empty if nothing does."""
         return "nsqd.dat is being written" if self._store.is_writing else ""
 
     def dump(self, keep: Keep) -> dict[str, Any]:

@@ -28,11 +28,11 @@ LIMIT = 30.0  # maximum seconds for the report
 MAX_REPORT = 1 << 20  # bytes
 _PIECE = 1 << 16
 _NEEDED = ("nsqcy.nsqd.master.master", "nsqcy.nsqd.worker.main", "nsqcy.nsqd.worker.engine")
-"""What the new master and its workers import later."""
+"""Modules that the new master and its workers import later."""
 
 
 class Report(NamedTuple):
-    """What the next version says about itself."""
+    """The next version's description of itself."""
 
     version: str
     formats: dict[str, int]

@@ -101,7 +101,7 @@ class WorkerLifecycle:
 
     @property
     def activity(self) -> str:
-        """What would be lost if the master executed its next version now; empty if nothing."""
+        """Return what an upgrade would interrupt now; empty if nothing."""
         for child in self.arbiter.children:
             handle = self._workers.get(child.index)
             if child.pid and (handle is None or not handle.ready or handle.channel.closed):
