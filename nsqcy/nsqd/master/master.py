@@ -124,7 +124,6 @@ class Master:
             Rest(self._rest, self._end_rest, self._workers, self._activity),
             self._dump,
             self._notifier,
-            self._report_serving,
             lines,
         )
         self._requests = WorkerRequests(
@@ -228,8 +227,11 @@ class Master:
     def _end_rest(self) -> None:
         self._lifecycle.end_rest()
         self._acceptor.end_rest()
-        if self._statsd is not None and not self._phase.ending:
+        if self._phase.ending:
+            return
+        if self._statsd is not None:
             self._statsd.start()
+        self._report_serving()
 
     def _dump(self, keep: Keep) -> dict[str, Any]:
         """Return the state of all parts for the next version."""

@@ -8,6 +8,7 @@ The state is a JSON object:
 
     formats   the numbers of all formats of the version that wrote it
     version   that version
+    name      the process's name, which execve would change
     way_back  how that version was run: its command, and its PYTHONPATH
     service   variables of the service manager
     fds       all descriptors that stay open
@@ -17,14 +18,17 @@ The memfd itself stays open until the next version has taken over, so that the v
 continue with the same state.
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
 from nsqcy import __version__, formats
+from nsqcy.names import one_line
 from nsqcy.process import spawn
 from nsqcy.process.ancillary import Keep
+from nsqcy.util import procfs
 
 STATE = "NSQCY_MASTER_STATE"
 """Descriptor of the state's memfd."""
@@ -33,7 +37,9 @@ TRIAL = "NSQCY_MASTER_TRIAL"
 FAILED = "NSQCY_MASTER_FAILED"
 """Why the next version could not take over, for the version before."""
 MODULE = "nsqcy.nsqd.main"
+MAX_REASON = 1000  # characters
 _PYTHONPATH = "PYTHONPATH"
+_NAME = "/proc/self/comm"
 
 
 class Program(NamedTuple):
@@ -61,6 +67,7 @@ class State(NamedTuple):
     failure: str
     """Why the next version could not take over; empty if this is the next version."""
     version: str
+    name: str
     parts: dict[str, Any]
     way_back: Program
     service: dict[str, str]
@@ -71,10 +78,13 @@ class State(NamedTuple):
         formats.check_numbers(self.formats, "the running master")
 
     def take_over(self) -> None:
-        """Close the state, and its descriptors for programs that this process starts."""
+        """Close the state, and its descriptors for programs that this process starts. Restore the
+        process's name."""
         for fd in self.fds:
             os.set_inheritable(fd, False)
         os.close(self.fd)
+        with contextlib.suppress(OSError), open(_NAME, "w", encoding="utf-8") as file:
+            file.write(self.name)
 
     def go_back(self, reason: str) -> None:
         """Execute the version before, which continues with the same state. Returns if this version
@@ -83,7 +93,7 @@ class State(NamedTuple):
             return
         for fd in (self.fd, *self.fds):
             os.set_inheritable(fd, True)
-        named = {STATE: str(self.fd), FAILED: reason}
+        named = {STATE: str(self.fd), FAILED: one_line(reason)[:MAX_REASON]}
         _execute(self.way_back, self.service | named)
 
 
@@ -101,6 +111,7 @@ def write(
     state = {
         "formats": formats.numbers(),
         "version": __version__,
+        "name": procfs.read(_NAME).strip(),
         "way_back": way_back,
         "service": service,
         "parts": parts(keep),
@@ -138,6 +149,7 @@ def read(fd: int, failure: str = "") -> State:
         found["formats"],
         failure,
         found["version"],
+        found["name"],
         found["parts"],
         Program(*found["way_back"]),
         found["service"],

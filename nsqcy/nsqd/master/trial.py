@@ -144,6 +144,8 @@ def _problem(check_settings: Callable[[State], Any]) -> str:
         state = master_state.received(os.environ)
         if state is None:
             return "there is no state"
+        # The child has inherited the lock of the data path, which ends with the last process.
+        os.close(state.parts["launcher"]["lock"]["fd"])
         state.check()
         options = check_settings(state)
         for name in _NEEDED:

@@ -52,7 +52,6 @@ class Upgrade:
         rest: Rest,
         dump: Callable[[Keep], dict[str, Any]],
         notifier: Notifier,
-        report_serving: Callable[[], None],
         log: Lines,
     ) -> None:
         """argv: nsqd's arguments. dump: returns the state of all parts."""
@@ -61,7 +60,6 @@ class Upgrade:
         self._rest = rest
         self._dump_parts = dump
         self._notifier = notifier
-        self._report_serving = report_serving
         self._log = log
         self._greenlet: gevent.Greenlet | None = None
         self._count = 0  # upgrades of this process that succeeded
@@ -155,7 +153,6 @@ class Upgrade:
             self._execute_now(program)
         finally:
             self._rest.end()
-            self._report_serving()
 
     def _execute_now(self, program: Program) -> None:
         """Does not let the hub run: nothing may change any more."""

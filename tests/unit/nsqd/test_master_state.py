@@ -65,7 +65,12 @@ def test_a_state_and_back(pipe: tuple[int, int]) -> None:
     assert (state.version, state.failure, state.way_back) == (__version__, "", OLD)
     assert (state.service, state.fds) == ({"NOTIFY_SOCKET": "@a"}, [pipe[0]])
     os.set_inheritable(pipe[0], True)
-    state.take_over()
+    name = Path("/proc/self/comm")
+    before = name.read_text()
+    state._replace(name="another").take_over()
+    assert name.read_text() == "another\n"
+    name.write_text(before)
+    assert state.name == before.strip()
     assert not os.get_inheritable(pipe[0])
     with pytest.raises(OSError):
         os.fstat(state.fd)

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import pytest
 
+from nsqcy.process import data_path_lock
 from nsqcy.process.data_path_lock import DataPathError, lock_data_path
 
 # Locks argv[1], starts a child that inherits the lock, prints "locked", and waits for input or a
@@ -172,3 +174,30 @@ def test_a_lock_that_cannot_work_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(DataPathError, match="- no locks available "):
         lock_data_path(str(tmp_path), sleep=never)
+
+
+def test_the_next_program_keeps_both_locks(tmp_path):
+    lock = data_path_lock.lock_data_path(str(tmp_path))
+    kept = []
+    dumped = lock.dump(lambda fd: kept.append(fd) or fd)
+    assert len(kept) == 2
+    successor = data_path_lock.DataPathLock.restore(json.loads(json.dumps(dumped)))
+    with pytest.raises(data_path_lock.DataPathError):
+        data_path_lock.lock_data_path(str(tmp_path), orphans_wait=0.0)
+    successor.release()
+    data_path_lock.lock_data_path(str(tmp_path), orphans_wait=0.0).release()
+
+
+def test_another_directory_behind_the_same_path(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    path = tmp_path / "link"
+    path.symlink_to("here")
+    with data_path_lock.lock_data_path(str(path)) as lock:
+        dumped = lock.dump(lambda fd: fd)
+    is_of = data_path_lock.DataPathLock.is_of
+    assert is_of(dumped, str(path)) and is_of(dumped, str(tmp_path / "here"))
+    path.unlink()
+    assert not is_of(dumped, str(path))
+    path.symlink_to("there")
+    assert not is_of(dumped, str(path))
