@@ -60,13 +60,20 @@ class DataPathLock:
         return cls(dumped["path"], dumped["fd"], dumped["master_fd"])
 
     @staticmethod
-    def is_of(dumped: dict[str, Any], path: str) -> bool:
-        """Return whether a path leads to the locked directory."""
+    def is_of(dumped: dict[str, Any], path: str | int) -> bool:
+        """Return whether a path, or a descriptor, leads to the locked directory."""
         try:
-            found = os.stat(path or ".")
+            found = os.stat(path if path != "" else ".")
         except OSError:
             return False
         return bool([found.st_dev, found.st_ino] == dumped["directory"])
+
+    @staticmethod
+    def drop_inherited(dumped: dict[str, Any]) -> None:
+        """Close the lock in a process that has inherited it by chance: it would stay locked until
+        that process exits, too."""
+        if DataPathLock.is_of(dumped, dumped["fd"]):
+            os.close(dumped["fd"])
 
     def release(self) -> None:
         """Release the master's lock. The path stays locked while a worker has `fd` open."""

@@ -23,6 +23,7 @@ from nsqcy.logging.logger import Log
 from nsqcy.nsqd.master import master_state
 from nsqcy.nsqd.master.master_state import Program, State
 from nsqcy.process import spawn
+from nsqcy.process.data_path_lock import DataPathLock
 
 LIMIT = 30.0  # maximum seconds for the report
 MAX_REPORT = 1 << 20  # bytes
@@ -144,8 +145,7 @@ def _problem(check_settings: Callable[[State], Any]) -> str:
         state = master_state.received(os.environ)
         if state is None:
             return "there is no state"
-        # The child has inherited the lock of the data path, which ends with the last process.
-        os.close(state.parts["launcher"]["lock"]["fd"])
+        DataPathLock.drop_inherited(state.parts["launcher"]["lock"])
         state.check()
         options = check_settings(state)
         for name in _NEEDED:

@@ -188,6 +188,19 @@ def test_the_next_program_keeps_both_locks(tmp_path):
     data_path_lock.lock_data_path(str(tmp_path), orphans_wait=0.0).release()
 
 
+def test_a_process_drops_the_lock_that_it_has_inherited(tmp_path):
+    lock = lock_data_path(str(tmp_path))
+    dumped = lock.dump(lambda fd: fd)
+    data_path_lock.DataPathLock.drop_inherited(dumped)
+    with pytest.raises(OSError):
+        os.fstat(lock.fd)
+    data_path_lock.DataPathLock.drop_inherited(dumped)  # it was not inherited
+    other = os.open("/", os.O_RDONLY)
+    data_path_lock.DataPathLock.drop_inherited(dumped | {"fd": other})
+    os.close(other)
+    os.close(lock._master_fd)
+
+
 def test_another_directory_behind_the_same_path(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
