@@ -54,7 +54,7 @@ def upgrade_failed(*, error: str) -> str:
 
 @error(NSQD)
 def upgrade_reverted(*, error: str) -> str:
-    """The next version could not take over. It has executed the version before, which continues."""
+    """The next version could not take over, and executed the previous version, which continues."""
     return f"UPGRADE: the next version could not take over: {error}; this version continues"
 
 

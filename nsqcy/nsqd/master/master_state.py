@@ -14,7 +14,7 @@ The state is a JSON object:
     fds       all descriptors that stay open
     parts     the state of each part
 
-The memfd itself stays open until the next version has taken over, so that the version before can
+The memfd itself stays open until the next version has taken over, so that the previous version can
 continue with the same state.
 """
 
@@ -35,7 +35,7 @@ STATE = "NSQCY_MASTER_STATE"
 TRIAL = "NSQCY_MASTER_TRIAL"
 """Descriptor for the report of a trial, which only reads the state."""
 FAILED = "NSQCY_MASTER_FAILED"
-"""Why the next version could not take over, for the version before."""
+"""Why the next version could not take over, for the previous version."""
 MODULE = "nsqcy.nsqd.main"
 MAX_REASON = 1000  # characters
 _PYTHONPATH = "PYTHONPATH"
@@ -74,7 +74,7 @@ class State(NamedTuple):
     fds: list[int]
 
     def check(self) -> None:
-        """Raise FormatError unless this version reads all formats of the version before."""
+        """Raise FormatError unless this version reads all formats of the previous version."""
         formats.check_numbers(self.formats, "the running master")
 
     def take_over(self) -> None:
@@ -87,8 +87,8 @@ class State(NamedTuple):
             file.write(self.name)
 
     def go_back(self, reason: str) -> None:
-        """Execute the version before, which continues with the same state. Returns if this version
-        is that one. Raises OSError."""
+        """Execute the previous version, which continues with the same state. Returns if this one is
+        that version. Raises OSError."""
         if self.failure:
             return
         for fd in (self.fd, *self.fds):

@@ -160,7 +160,7 @@ def _problem(check_settings: Callable[[State], Any]) -> str:
 
 
 def _restore(parts: dict[str, Any], options: Any) -> None:
-    """Restore the parts of which copies can be made without any effect."""
+    """Restore copies of the parts that have no effect on other processes."""
     from nsqcy.ipc.core import Shared
     from nsqcy.nsqd.known_topics import KnownTopics
     from nsqcy.nsqd.master.placement import Placement

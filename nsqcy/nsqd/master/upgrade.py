@@ -65,7 +65,7 @@ class Upgrade:
         self._count = 0  # upgrades of this process that succeeded
         self._steps: list[str] = []
         self._error = ""
-        self._before = ""  # the version before
+        self._before = ""  # the previous version
         self._executed_at = 0  # CLOCK_MONOTONIC, ns
 
     def begin(self, python: str = "") -> None:
@@ -93,7 +93,7 @@ class Upgrade:
         return {"count": self._count, "steps": self._steps, "executed_at": time.monotonic_ns()}
 
     def restore(self, dumped: dict[str, Any], state: State) -> None:
-        """Continue with the state of the version before; or with this version's own, if the next
+        """Continue with the state of the previous version; or with this version's own, if the next
         one could not take over."""
         self._error = state.failure
         self._count = dumped["count"] + (not self._error)
