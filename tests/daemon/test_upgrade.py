@@ -269,7 +269,7 @@ def test_a_worker_that_dies_meanwhile_is_replaced(daemon: Nsqd) -> None:
 
 
 def test_a_stopped_worker_delays_nothing(nsqd: Starter) -> None:
-    """A call that it does not answer fails, and it goes on after the upgrade."""
+    """It continues after the upgrade."""
     daemon = nsqd(workers=2)
     pids = daemon.workers()
     os.kill(pids[0], signal.SIGSTOP)

@@ -1,5 +1,6 @@
 """statsd: lines, differences between pushes, packets."""
 
+import contextlib
 import json
 import socket
 import struct
@@ -17,6 +18,7 @@ from nsqcy.nsqd.stats.page_buffer import Piece, SharedBuffer
 from nsqcy.nsqd.stats.stats_formats import MEMORY_KEYS
 from nsqcy.nsqd.stats.stats_page import Share, Whole
 from nsqcy.nsqd.stats.statsd import DEFAULT_PACKET, Pusher, Writer, dial, packets
+from support.gevent_hub import wait_until
 
 NO_LATENCY = {"count": 0, "percentiles": None}
 
@@ -293,3 +295,29 @@ def test_a_push_is_spread_over_the_interval(monkeypatch: pytest.MonkeyPatch) -> 
     listener.close()
     pusher._push()  # without a listener, nothing is logged
     assert len(notes.lines) == 2
+
+
+def test_the_rest_of_a_push_is_sent_at_once() -> None:
+    """The next version pushes what has been counted since, at the time when a push is due."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.setblocking(False)
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    pusher = Pusher(options(address), Fleeting(), Notes())
+    pusher._due = 5.0
+    pusher._greenlet = gevent.spawn(pusher._push)
+    wait_until(lambda: pusher._unsent)
+    left = len(pusher._unsent)
+    pusher.rest()
+    assert left and not pusher._unsent
+    got = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            got.append(listener.recv(1000))
+    assert len(got) > left
+    listener.close()
+    dumped = json.loads(json.dumps(pusher.dump()))
+    successor = Pusher(options(address), Fleeting(), Notes())
+    successor.restore(dumped)
+    assert json.loads(json.dumps(successor.dump())) == dumped
+    assert dumped["due"] == 5.0 and dumped["before"]
