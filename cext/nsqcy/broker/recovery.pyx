@@ -34,6 +34,12 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     return 0
 
 
+cdef int compare_place_seqs(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<const Place *>a).block.first_seq
+    cdef uint64_t other = (<const Place *>b).block.first_seq
+    return (one > other) - (one < other)
+
+
 cdef object name_of(const Produced *produced):
     return ChunkName(produced.producer, produced.epoch, produced.part, produced.chunk)
 
@@ -73,7 +79,7 @@ cdef int restore(Topic topic, channels, LeftTopic left=None, marks=None) except 
 cdef class Recovery:
     """State that exists only during the restore of a topic."""
     cdef Topic topic
-    cdef Place *places                  # blocks, ordered by location
+    cdef Place *places                  # blocks, ordered by location; see order_places()
     cdef size_t place_count
     cdef Block **blocks                 # the same blocks, ordered by seq
     cdef size_t block_count
@@ -133,6 +139,7 @@ cdef class Recovery:
             saved = cursors.get(name)
             if saved is not None:
                 ahead[name] = self.restore_channel(channel, saved)
+        self.order_places()
         self.restore_new_delays(state.fanout_seq if state is not None else 1,
                                 self.were_fanned_out(state, names))
         self.restore_produced(state, unjournaled)
@@ -364,6 +371,15 @@ cdef class Recovery:
             return NULL
         within[0] = <uint32_t>(offset - place.offset)
         return place.block
+
+    cdef void order_places(self) noexcept:
+        """Order the places by seq. From now on, records are read, and no location is looked up.
+
+        Delays and ids are kept in the order of their records. Locations may be in another order:
+        those of adopted blocks are.
+        """
+        if self.place_count:
+            qsort(self.places, self.place_count, sizeof(Place), compare_place_seqs)
 
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
         """Return the block of a packed entry; NULL if its record no longer exists."""

@@ -269,6 +269,28 @@ def test_twenty_deaths_in_a_row_lose_nothing_and_leak_nothing(deaths: Deaths) ->
     assert sorted(drained(core)) == sorted(sent)
 
 
+def test_delays_keep_their_order_without_a_channel(deaths: Deaths) -> None:
+    """Memory contains the blocks in any order; the next journal lists the delays by seq."""
+    core = deaths.first()
+    core.create("t")
+    sent = [b"%d" % number + bytes(6000) for number in range(12)]
+    client = core.client()
+    for body in sent:
+        assert client.publish("t", body, 1000) == OK
+    core.settle()
+    core = deaths.follow(deaths.kill(core))
+    core.save()
+    deaths.open.remove(core)
+    assert core.path is not None
+    core = Core(core.path, now=core.now, wall=core.wall)
+    deaths.open.append(core)
+    core.load_all()
+    core.topic("t").channel("c")
+    core.settle()
+    assert core.counters("t", "c")["deferred_count"] == len(sent)
+    assert sorted(drained(core)) == sorted(sent)
+
+
 def test_a_large_message_is_adopted_where_it_is(deaths: Deaths) -> None:
     core = deaths.first(max_msg_size=9 << 20, max_body_size=9 << 20)
     core.create("t").channel("c")
