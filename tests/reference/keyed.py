@@ -381,6 +381,14 @@ class Channel:
             each.unknown = True
         self.update()
 
+    def hand_over(self) -> None:
+        """Continue in another process: messages in flight and consumers stay. What rates and levels
+        remember is lost."""
+        in_flight, self.in_flight = self.in_flight, []
+        self.restart(0)
+        self.in_flight = in_flight
+        self.update()
+
     # -- the whole --
 
     def all(self) -> Iterator[Message]:

@@ -230,6 +230,10 @@ class Channel:
         self.latencies.clear()
         self.carried = len(self.waiting) + len(self.deferred)
 
+    def hand_over(self) -> None:
+        """Continue in another process: all messages, consumers and counters stay."""
+        self.latencies.clear()
+
     def balance(self) -> bool:
         """Return whether all messages are accounted for."""
         return self.message_count + self.carried == (

@@ -49,13 +49,20 @@ class Remains:
         return left
 
     def next_core(
-        self, *, budget: int = 1 << 40, memfd: bool = True, marks: Any = None, **settings: Any
+        self,
+        *,
+        budget: int = 1 << 40,
+        memfd: bool = True,
+        marks: Any = None,
+        taken_over: bool = False,
+        **settings: Any,
     ) -> Core:
-        """Return the core of the next worker, which has no topics yet."""
+        """Return the core of the next worker, which has no topics yet. `taken_over`: it continues
+        the clients, too."""
         records = MemoryRange(fd=os.dup(self.records))
         pool = BlockPool(budget, records, MemoryRange(memfd=memfd))
         core = Core(self.path, pool=pool, **{"now": self.now, "wall": self.wall, **settings})
-        core.shard.inherit(self.read(), marks)
+        core.shard.inherit(self.read(), marks, taken_over=taken_over)
         return core
 
     def load(self, core: Core) -> None:

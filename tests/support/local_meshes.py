@@ -1,5 +1,6 @@
 """Several meshes in one process, which sleep and wake as workers do."""
 
+import json
 import mmap
 
 from nsqcy.ipc.core import BytesEnd, Mesh, Shared, Stream, format_shared, map_size
@@ -59,6 +60,25 @@ class End(BytesEnd):
         self.stream.abort()
 
 
+class Gone:
+    """A stream that was already closed at this end when its process handed over."""
+
+    peer = None
+    closed = True
+    room = 0
+
+    def write(self, data: bytes) -> int:
+        return 0
+
+    def consumed(self, n: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    abort = close
+
+
 class Worker(Mesh):
     def __init__(self, shared: Shared, index: int, cluster: "Cluster") -> None:
         super().__init__(shared, index, [-1] * shared.workers)
@@ -68,12 +88,14 @@ class Worker(Mesh):
         self.errors: list[Exception] = []
         self.broken: list[tuple[int, str]] = []
         self.make_end = End
+        self.ends: list[End] = []
 
     def on_open(self, stream: Stream, hello: bytes) -> End | None:
         if hello.startswith(b"no"):
             return None
         end = self.make_end()
         end.stream, end.worker = stream, self
+        self.ends.append(end)
         self.cluster.accepted[hello] = end
         return end
 
@@ -119,12 +141,34 @@ class Cluster:
         end.worker = self.workers[home]
         end.worker.stir()
         end.stream = end.worker.open(owner, hello, end)
+        end.worker.ends.append(end)
         return end
 
     def pair(self, home: int, owner: int, hello: bytes = b"hello") -> tuple[End, End]:
         end = self.open(home, owner, hello)
         self.settle()
         return end, self.accepted[hello]
+
+    def hand_over(self, index: int, generations: list[int]) -> None:
+        """Another process continues the streams of a worker."""
+        old = self.workers[index]
+        old.stir()
+        packed = json.loads(json.dumps(old.pack()))
+        following = Worker(self.shared, index, self)
+        self.workers[index] = following
+        following.unpack(packed)
+        for end in old.ends:
+            end.worker = following
+            if end.stream.closed:
+                end.stream = Gone()
+                continue
+            end.stream = following.claim(end.stream.peer, end.stream.number, end)
+            assert end.stream is not None
+            following.ends.append(end)
+        following.close_unclaimed()
+        for peer in self.workers:
+            if peer is not following:
+                assert following.peer_up(peer.index, generations[peer.index])
 
     def settle(self, budget: int = 1 << 30) -> None:
         """Run turns until all workers sleep; a sleeping worker runs only after it has been

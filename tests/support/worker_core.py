@@ -115,6 +115,16 @@ class Client:
         self.send(*parts)
         return self.answer() or (self.core.settle() or self.answer())
 
+    def continue_on(self, core: "Core", packed: tuple[dict[str, Any], bytes, bytes]) -> None:
+        """Continue on the core that takes over. The output has been read with look()."""
+        room = self.transport.full
+        self.transport = BytesTransport(core.manager, f"127.0.0.1:{self.number}")
+        self.session = self.transport.client
+        self.session.unpack_whole(*packed)
+        self.transport.full = room
+        self.core = core
+        core.clients.append(self)
+
     def messages(self) -> list[Delivery]:
         """Return the messages received since the last call."""
         self.look()

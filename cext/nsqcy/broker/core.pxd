@@ -787,6 +787,7 @@ cdef class Shard:
     cdef readonly dict closed               # (group, bytes name) -> Topic that is being drained
     cdef readonly LeftMemory left           # topics of a dead process to be restored; or None
     cdef object marks                       # what MemoryRecovery tells what it reads; or None
+    cdef bint taken_over                    # see inherit()
     cdef dict unloaded                      # key -> _Unloaded: topics that could not be restored
     # Returns the number of syncs that an exit replaces with one sync of the file system; 0: none.
     # If None, each file has its own sync.

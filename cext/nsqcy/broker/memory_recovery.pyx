@@ -6,6 +6,9 @@ The files provide everything else: the other blocks, and what only a journal con
 of the two is right; recovery.pyx owns the order of the steps, left_memory the rules of reading.
 """
 
+# Messages in flight are restored last, in order of deadline: this is added to their places.
+cdef uint64_t IN_FLIGHT_PLACE = <uint64_t>1 << 63
+
 # A message of a channel as a journal would contain it, and where its record was.
 cdef struct LeftMessage:
     PackedEntry packed
@@ -13,6 +16,9 @@ cdef struct LeftMessage:
     uint64_t place          # in the queue
     Block *left             # the block in the left memory; NULL: not known
     uint32_t offset
+    uint64_t gate           # in a queue without keys: the record that follows
+    int64_t timestamp       # in flight: of the record
+    uint32_t delivered      # in flight: time of delivery, as in an entry
 
 
 cdef int compare_places_in_queue(const void *a, const void *b) noexcept nogil:
@@ -47,11 +53,14 @@ cdef class MemoryRecovery(Recovery):
     cdef uint64_t damaged               # parts that were not sound
     cdef uint64_t max_id
     cdef bint holds                     # the blocks have one reference more
+    cdef bint taken_over                # consumers will claim what is in flight
 
-    def __init__(self, Topic topic not None, LeftTopic left not None, marks=None):
+    def __init__(self, Topic topic not None, LeftTopic left not None, marks=None,
+                 bint taken_over=False):
         Recovery.__init__(self, topic)
         self.left = left
         self.marks = marks
+        self.taken_over = taken_over
         self.memory_seq = NO_SEQ
 
     cdef int restore(self, channels) except -1:
@@ -383,9 +392,19 @@ cdef class MemoryRecovery(Recovery):
             elif entry.state == QUEUED:
                 message.packed.size = entry.node.tag >> 1
                 message.place = <uint64_t>entry.due + 1
+                message.gate = <uint64_t>entry.in_flight_list
+                if message.gate > self.fanout_seq:      # a place: the channel had an index
+                    message.gate >>= 20
                 if channel.keyed:
                     message.place = <uint64_t>entry.in_flight_list
                     message.packed.due = <int64_t>message.place
+            elif entry.state == IN_FLIGHT and self.taken_over and entry.id:
+                message.packed.state = IN_FLIGHT
+                message.packed.due = min(
+                    entry.due, self.topic.scheduler.now + self.topic.scheduler.max_msg_timeout)
+                message.place = IN_FLIGHT_PLACE + <uint64_t>max(<int64_t>0, message.packed.due)
+                message.timestamp = entry.timestamp
+                message.delivered = entry.node.tag
         for i in range(left.deferred_count):
             message = &messages[count]
             if not self.begin_message(message, left.deferred[i]):
@@ -432,6 +451,7 @@ cdef class MemoryRecovery(Recovery):
         cdef LeftMessage *message
         cdef const Record *record
         cdef Block *block
+        cdef InFlightList *in_flight = NULL
         cdef uint32_t within = 0
         cdef size_t missing = 0
         cdef size_t i
@@ -453,12 +473,35 @@ cdef class MemoryRecovery(Recovery):
                     and not is_spoiled(record, message.packed.seq):
                 message.id = record.id
                 self.damaged += 1
+            if message.packed.state == IN_FLIGHT:
+                if in_flight == NULL:
+                    in_flight = channel.new_in_flight_list(NULL)
+                self.restore_in_flight(channel, in_flight, message, block, within)
+                continue
             self.restore_entry(channel, &message.packed, message.id, block, within)
+            if self.taken_over and message.packed.state == QUEUED and channel.keys is None:
+                channel.queue_last.in_flight_list = <void *>message.gate
         if missing:
             self.damaged += missing
             topic.host.report_missing(
                 topic.name, f"{missing} messages that channel {channel.name} had handed out")
         return 0
+
+    cdef int restore_in_flight(self, Channel channel, InFlightList *in_flight_list,
+                               const LeftMessage *message, Block *block,
+                               uint32_t within) except -1:
+        cdef Topic topic = self.topic
+        cdef Entry *entry = topic.pool.new_entry()
+        entry.seq = message.packed.seq
+        entry.id = message.id
+        entry.timestamp = message.timestamp
+        entry.block = block
+        entry.offset = within
+        entry.attempts = message.packed.attempts
+        entry.round = channel.round
+        topic.ref(block)
+        return channel.restore_in_flight(
+            in_flight_list, entry, message.packed.due, message.delivered)
 
     # -- records --
 

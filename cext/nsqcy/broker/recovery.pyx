@@ -56,16 +56,17 @@ cdef int note_error(void *arg, int error) except -1:
     return 0
 
 
-cdef int restore(Topic topic, channels, LeftTopic left=None, marks=None) except -1:
+cdef int restore(Topic topic, channels, LeftTopic left=None, marks=None,
+                 bint taken_over=False) except -1:
     """Restore a topic from its files, and from the memory of a process that has died (`left`).
     `channels`: {name: paused}, from the metadata; None: there is no metadata, and the journal
-    contains the pauses. `marks`: see MemoryRecovery.
+    contains the pauses. `marks`: see MemoryRecovery. `taken_over`: see Shard.inherit.
 
     Raises Unreadable if a file cannot be read now. In that case, the topic is closed and nothing on
     disk and in `left` has changed: restore another topic from the same files and memory later.
     """
     cdef Recovery recovery = Recovery(topic) if left is None else \
-        MemoryRecovery(topic, left, marks)
+        MemoryRecovery(topic, left, marks, taken_over)
     try:
         return recovery.restore(channels)
     except Unreadable:

@@ -164,7 +164,7 @@ cdef class Shard:
         topic.paused = paused
         if topic.log is not None:
             try:
-                restore(topic, channels, self.left_topic(topic), self.marks)
+                restore(topic, channels, self.left_topic(topic), self.marks, self.taken_over)
             except Unreadable:
                 del self.topics[key]
                 raise
@@ -177,11 +177,17 @@ cdef class Shard:
 
     # -- the memory of a dead process --
 
-    def inherit(self, LeftMemory left not None, marks=None):
+    def inherit(self, LeftMemory left not None, marks=None, *, bint taken_over=False):
         """Restore topics from the memory of a dead process, too, when they are loaded. Its blocks
-        are in the pool's records. `marks`: see MemoryRecovery."""
+        are in the pool's records. `marks`: see MemoryRecovery.
+
+        taken_over: this process takes over the consumers, too. Their messages stay in flight, and
+            wait for their deadlines like those of clients that have left, until the consumers are
+            there
+        """
         self.left = left
         self.marks = marks
+        self.taken_over = taken_over
 
     cdef LeftTopic left_topic(self, Topic topic):
         """Return what a dead process has left of a topic; None: nothing."""

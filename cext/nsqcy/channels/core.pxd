@@ -944,6 +944,11 @@ cdef class UnfinishedMessages:
     cdef InFlightList *new_in_flight_list(self, void *consumer) except NULL
     cdef void free_in_flight_list(self, InFlightList *in_flight_list) noexcept
     cdef void visit_in_flight_list(self, InFlightList *in_flight_list) noexcept
+    cdef int restore_in_flight(
+        self, InFlightList *in_flight_list, Entry *entry, int64_t deadline,
+        uint32_t delivered) except -1
+    cdef bint claim(self, Consumer consumer, uint64_t id, int64_t deadline) except -1
+    cdef list in_flight_to(self, Consumer consumer)
     cdef int64_t age_of(self, uint64_t id) noexcept
     cdef void give_timeout(self, Consumer consumer) noexcept
     cdef int add_consumer(self, Consumer consumer) except -1

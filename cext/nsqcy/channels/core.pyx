@@ -12,8 +12,8 @@ from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memmove, memset
 
 from nsqcy.base.core cimport (
-    MADV_DONTNEED, NSQCY_DEBUG, heap_first_due, heap_free, heap_init, heap_peek, key_hash, madvise,
-    map_memory, munmap,
+    MADV_DONTNEED, NSQCY_DEBUG, heap_first_due, heap_free, heap_init, heap_peek, hex16_format,
+    key_hash, madvise, map_memory, munmap,
 )
 from nsqcy.storage.core cimport (
     DEFERRED, NEVER, QUEUED, RECORD_ADDRESSED, RECORD_DAMAGED, RECORD_DELAYED, RECORD_EXPIRES,

@@ -420,6 +420,51 @@ cdef class UnfinishedMessages:
         cdef const Entry *entry = self.table.slots[table_find(&self.table, id)]
         return 0 if entry == NULL else self.scheduler.wall - entry.timestamp
 
+    # -- in flight, for the next process --
+
+    cdef list in_flight_to(self, Consumer consumer):
+        """Return the messages in flight to a consumer, in order of deadline: (id, deadline)."""
+        cdef const Entry *entry = consumer.in_flight_list.first
+        cdef uint8_t id[16]
+        found = []
+        while entry != NULL:
+            hex16_format(id, entry.id)
+            found.append([id[:16].decode("ascii"), entry.due])
+            entry = entry.next
+        return found
+
+    cdef int restore_in_flight(
+            self, InFlightList *in_flight_list, Entry *entry, int64_t deadline,
+            uint32_t delivered) except -1:
+        """Restore a message that another process has delivered. `in_flight_list`: a list without a
+        consumer, until claim() follows. Call this in order of deadline."""
+        entry.node.index = NO_FLOW
+        if self.keys is not None and (self.keys.order or self.keys.in_flight_per_key):
+            entry.node.index = UNRESOLVED
+            self.keys.unsettled = True
+        self.list_add_uninlined(in_flight_list, entry, deadline)
+        entry.node.tag = delivered
+        table_add(&self.table, entry, self.in_flight_count)
+        self.in_flight_count += 1
+        self.own(entry)
+        return 0
+
+    cdef bint claim(self, Consumer consumer, uint64_t id, int64_t deadline) except -1:
+        """Give a restored message to its consumer. Return False if no message without a consumer
+        has this id."""
+        cdef Entry *entry = self.table.slots[table_find(&self.table, id)]
+        cdef uint32_t delivered
+        if entry == NULL or (<InFlightList *>entry.in_flight_list).consumer != NULL:
+            return False
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
+        delivered = entry.node.tag
+        self.list_remove(entry)
+        self.list_add_uninlined(consumer.in_flight_list, entry, deadline)
+        entry.node.tag = delivered
+        consumer.in_flight += 1
+        return True
+
     # -- consumers --
 
     cdef int add_consumer(self, Consumer consumer) except -1:

@@ -216,6 +216,8 @@ cdef class Stream:
     # Close immediately; bytes still waiting here are dropped.
     cpdef void abort(self) noexcept
 
+    cdef dict _pack(self)
+    cdef int _unpack(self, packed) except -1
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept
     cdef void _drop_waiting(self) noexcept
     cdef void _queue_control(self) noexcept
@@ -234,6 +236,7 @@ cdef class Peer:
         int _index
         uint64_t _bit
         bint _up
+        bint _unpacked         # up since unpack(): peer_up() does not disconnect it once
         Slot *_slot
         RingWriter _out
         RingReader _into
@@ -268,6 +271,7 @@ cdef class Mesh:
         uint32_t _dispatching  # number of the stream of the current record
 
     cpdef Stream open(self, int peer, bytes hello, StreamEnd end)
+    cpdef Stream claim(self, int peer, uint32_t number, StreamEnd end)
     cpdef bint drain(self, Py_ssize_t max_bytes) except -1
     cpdef int flush(self) except -1
     cpdef bint prepare_sleep(self) noexcept

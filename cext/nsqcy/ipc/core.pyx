@@ -6,6 +6,7 @@ Each included file states its responsibilities.
 
 import hashlib
 import mmap
+from binascii import a2b_base64, b2a_base64
 from collections import namedtuple
 
 cimport cython

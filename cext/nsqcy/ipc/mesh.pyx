@@ -145,6 +145,11 @@ cdef class Stream:
         return None if self._peer is None else self._peer._index
 
     @property
+    def number(self):
+        """Number of the stream, as this worker writes it."""
+        return self._id
+
+    @property
     def room(self):
         """Number of bytes that `write` would accept now."""
         return self._credit if self._side == SIDE_OPEN else 0
@@ -218,6 +223,44 @@ cdef class Stream:
             self._leave()   # the peer does not know the stream
         else:
             self._queue_control()
+
+    cdef dict _pack(self):
+        """Return the state as JSON can contain it."""
+        waiting = self._waiting[self._start:self._stop] if self._stop > self._start else b""
+        return {
+            "number": self._id,
+            "side": <int>self._side,
+            "peer_closed": bool(self._peer_closed),
+            "aborting": bool(self._aborting),
+            "cut_short": bool(self._cut_short),
+            "credit": self._credit,
+            "allowed": self._allowed,
+            "owed": self._owed,
+            "waiting": b2a_base64(waiting, newline=False).decode(),
+            "hello": None if self._hello is None else self._hello.decode("latin-1"),
+        }
+
+    cdef int _unpack(self, packed) except -1:
+        """Restore the state of a new stream."""
+        cdef bytes waiting = a2b_base64(packed["waiting"])
+        hello = packed["hello"]
+        self._side = <StreamSide><int>packed["side"]
+        self._peer_closed = packed["peer_closed"]
+        self._aborting = packed["aborting"]
+        self._cut_short = packed["cut_short"]
+        self._credit = packed["credit"]
+        self._allowed = packed["allowed"]
+        self._owed = packed["owed"]
+        if hello is not None:
+            self._hello = hello.encode("latin-1")
+            link_append(&self._peer._data, &self._data)
+        if waiting and self._keep(waiting, <uint32_t>len(waiting)) < 0:
+            raise MemoryError
+        if self._side == SIDE_OPEN:
+            self.consumed(0)
+        elif self._side == SIDE_CLOSING and link_alone(&self._data):
+            self._queue_control()
+        return 0
 
     cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept:
         """Append to the data waiting for space in the ring; return -1 if out of memory."""
@@ -383,7 +426,7 @@ cdef class Peer:
 
     cdef void _forget(self) noexcept:
         """Reset the peer: no streams, and not up."""
-        self._up = False
+        self._up = self._unpacked = False
         self._opened = []
         self._accepted = []
         self._free = []
@@ -506,9 +549,13 @@ cdef class Mesh:
         """Start using the rings shared with a peer; return False if that generation of the peer has
         already ended."""
         cdef Peer other = self._checked(peer)
+        cdef bint is_current = load_acquire_u32(&other._slot.generation) == generation
+        if other._unpacked and other._up and is_current:
+            other._unpacked = False
+            return True
         if other._up:
             self._disconnect(other)
-        if load_acquire_u32(&other._slot.generation) != generation:
+        if not is_current:
             return False
         other._up = True
         self._up |= other._bit
@@ -721,6 +768,81 @@ cdef class Mesh:
         elif stream._side == SIDE_OPEN:
             stream.end = end
         return 0
+
+    # For the next process.
+
+    def pack(self):
+        """Return the state of all streams, as JSON can contain it, for the process that takes over
+        this worker's number. The rings keep their positions. Nothing may be drained or sent
+        afterwards."""
+        cdef Peer peer
+        cdef Stream stream
+        self.flush()
+        return {"format": formats.MESH.number, "peers": [
+            {
+                "peer": peer._index,
+                "generation": load_acquire_u32(&peer._slot.generation),
+                "streams": [stream._pack() for stream in peer._opened + peer._accepted
+                            if stream is not None],
+            }
+            for peer in self._peers if peer._up]}
+
+    def unpack(self, packed not None):
+        """Continue the streams of the process that packed them, in a new mesh. claim() gives them
+        their ends; close_unclaimed() follows. Peers that have restarted since are left out. Raises
+        FormatError."""
+        cdef Peer peer
+        cdef Stream stream
+        cdef list table
+        cdef uint32_t index
+        formats.MESH.check_fields(packed, "the streams of another worker")
+        store_relaxed_u32(&self._slot.consumers, 0)
+        store_relaxed_u32(&self._slot.far_consumers, 0)
+        slot_awake(self._slot)
+        for each in packed["peers"]:
+            if not self.peer_up(each["peer"], each["generation"]):
+                continue
+            peer = self._checked(each["peer"])
+            peer._unpacked = True
+            for found in each["streams"]:
+                index = found["number"] >> 1
+                if index >= STREAMS_MAX:
+                    raise ValueError(f"a stream cannot have the number {found['number']}")
+                table = peer._opened if found["number"] & 1 else peer._accepted
+                table.extend([None] * (index + 1 - len(table)))
+                stream = _new_stream(peer, found["number"], None)
+                table[index] = stream
+                stream._unpack(found)
+            peer._free = [i for i in range(len(peer._opened)) if peer._opened[i] is None]
+        # The process before has taken the notices of these rings.
+        self._unfinished = ~<uint64_t> 0 >> (64 - self.shared.workers)
+        self._touched |= self._up
+
+    cpdef Stream claim(self, int peer, uint32_t number, StreamEnd end):
+        """Continue at this end of a restored stream. Return None if the stream no longer exists."""
+        cdef:
+            Peer other = self._checked(peer)
+            list table = other._opened if number & 1 else other._accepted
+            uint32_t index = number >> 1
+            Stream stream
+        if end is None:
+            raise ValueError("a stream needs an end")
+        if index >= <size_t> len(table) or table[index] is None:
+            return None
+        stream = <Stream> table[index]
+        if stream._side != SIDE_OPEN or stream.end is not None:
+            return None
+        stream.end = end
+        return stream
+
+    def close_unclaimed(self):
+        """Close the restored streams that have no end."""
+        cdef Peer peer
+        cdef Stream stream
+        for peer in self._peers:
+            for stream in peer._opened + peer._accepted:
+                if stream is not None and stream.end is None:
+                    stream.close()
 
     # Sleep.
 

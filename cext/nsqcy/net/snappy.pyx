@@ -55,6 +55,20 @@ cdef class SnappyLayer(ByteLayer):
         """Number of bytes waiting for the rest of their chunk."""
         return self.input.pending()
 
+    def pack(self):
+        """Return the state as JSON can contain it: chunks do not depend on each other."""
+        return [
+            self.skipping, bool(self.begun), bool(self.identified),
+            self.input.first()[:self.input.pending()].decode("latin-1")
+            if self.input.pending() else ""]
+
+    def unpack(self, state not None):
+        """Continue with the state of another layer."""
+        cdef bytes received
+        self.skipping, self.begun, self.identified, text = state
+        received = text.encode("latin-1")
+        self.input.put(received, len(received))
+
     cdef int receive(self, const uint8_t *data, size_t n) except -1:
         cdef size_t skipped = min(self.skipping, n)
         self.skipping -= skipped

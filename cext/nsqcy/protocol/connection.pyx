@@ -62,6 +62,16 @@ cdef inline void drop_answer(Ticket *ticket) noexcept:
             live_answers -= 1
 
 
+cdef inline void give_answer(Ticket *ticket, TicketState state, bytes text) noexcept:
+    global live_answers
+    ticket.state = state
+    if text is not None:
+        Py_INCREF(text)
+        ticket.text = <void *>text
+        if NSQCY_DEBUG:
+            live_answers += 1
+
+
 # The options that IDENTIFY sets, by name. A session takes them from the IDENTIFY itself, from the
 # worker that has the socket (hello), or from the worker that had it (migration).
 NEGOTIATED = (
@@ -115,6 +125,10 @@ cdef class Transport:
     cdef int rest(self) except -1:
         """Release memory that is not currently needed."""
         return 0
+
+    cdef object pack(self):
+        """Return the state that the next process needs, as JSON can contain it."""
+        return None
 
 
 cdef class ClosedTransport(Transport):
@@ -567,19 +581,13 @@ cdef class Connection(Consumer):
 
     cdef int answer(self, uint64_t number, TicketState state, bytes text) except -1:
         """Set the answer of a ticket; send all known answers at the front of the queue."""
-        global live_answers
         cdef Ticket *ticket
         if self.closed or number < self.ticket_base \
                 or number >= self.ticket_base + self.ticket_count:
             return 0
         ticket = &self.tickets[
             (self.ticket_first + <uint32_t>(number - self.ticket_base)) % self.ticket_room]
-        ticket.state = state
-        if text is not None:
-            Py_INCREF(text)
-            ticket.text = <void *>text
-            if NSQCY_DEBUG:
-                live_answers += 1
+        give_answer(ticket, state, text)
         if number == self.ticket_base:
             self.call_tickets()
         return 0
@@ -714,7 +722,7 @@ cdef class Connection(Consumer):
                             and self.manager.is_over(self)
                             and not self.quota_due and not self.manager.favours(self))
         cdef bint wanted = not (self.blocked or (self.stopping and not self.lingers) or self.eof
-                                or starve or self.upgrading)
+                                or starve or self.upgrading or self.manager.resting)
         if starve and not self.starved:
             self.starved = True
             self.manager.starved.append(self)

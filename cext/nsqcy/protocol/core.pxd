@@ -73,6 +73,7 @@ cdef class Transport:
     cdef int upgrade(self, identity) except -1
     cdef int read_on(self) except -1
     cdef int rest(self) except -1
+    cdef object pack(self)
 
 
 cdef class Share:
@@ -132,6 +133,7 @@ cdef class ManagerState:
     cdef bint tls_required
     cdef int64_t heartbeat_default
     cdef readonly bint winding_down         # nsqd exits: only consumers are still served
+    cdef readonly bint resting              # another process takes over: no client is read
     cdef set leaving                        # sessions that have not ended yet while winding down
     cdef object on_left                     # called when all of these sessions have ended
 
@@ -468,6 +470,8 @@ cdef class TopicCommands(Forwarder):
     cdef uint64_t paid              # number of the last publish charged to the quota
     cdef bint log_waited            # the log command has waited
     cdef LogRead log_read           # read that a log command is waiting for
+    cdef bytes log_line             # this command
+    cdef int64_t log_wait           # when the wait of a command that is repeated ends; 0: none
     cdef uint64_t log_unsent        # bytes of a response that has not been sent completely
     cdef uint64_t log_sent_at       # output.total_sent once the response is sent
 
@@ -539,6 +543,10 @@ cdef class Session(TopicCommands):
     cdef uint64_t sent_before               # total number of sent bytes when output got stuck
     cdef str subscribed_channel
 
+    cdef inline bint is_internal(self) noexcept:
+        """Return whether the client is a part of this worker."""
+        return self.lenient and not self.remote
+
     cdef int feed(self, const uint8_t *data, size_t n) except -1
     cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0
     cdef int parse_kept(self) except -1
@@ -572,3 +580,28 @@ cdef class Session(TopicCommands):
     cdef int after_flush(self) except -1
     cdef int wind_down(self) except -1
     cdef int close(self) except -1
+
+# -- hand_over --
+
+
+@cython.final
+cdef class HandOver:
+    """The packing and unpacking of one session for the next process."""
+    cdef Session session
+    cdef ManagerState manager
+
+    cdef bint is_at_rest(self) except -1
+    cdef set owed(self)
+    cdef tuple pack(self)
+    cdef dict facts(self)
+    cdef dict figures(self)
+    cdef list tickets(self)
+    cdef dict packed_stream(self, ForwardingStream forwarding)
+    cdef int unpack(self, dict state, bytes unread, bytes unsent) except -1
+    cdef int restore_facts(self, dict state) except -1
+    cdef int restore_figures(self, dict state) except -1
+    cdef int restore_authorization(self, dict state) except -1
+    cdef int restore_tickets(self, tickets) except -1
+    cdef bint restore_stream(self, packed, int upstream) except -1
+    cdef bint restore_subscription(self, dict state) except -1
+    cdef int restore_input(self, dict state, bytes unread) except -1

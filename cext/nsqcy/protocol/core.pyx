@@ -4,6 +4,7 @@ wire is a separate module, because clients use it. Each included file states its
 """
 
 import json
+from binascii import a2b_base64, b2a_base64
 from collections import deque
 
 cimport cython
@@ -49,3 +50,4 @@ include "forwarding_and_migration.pyx"
 include "session_manager.pyx"
 include "publish_and_log_commands.pyx"
 include "session.pyx"
+include "hand_over.pyx"

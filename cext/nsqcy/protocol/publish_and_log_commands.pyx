@@ -696,13 +696,19 @@ cdef class TopicCommands(Forwarder):
             return self.log_epochs(topic, words)
         if topic is None or topic.log is None:
             return self.refuse_topic(key)
-        if command == LOG_META:
-            return self.log_meta(topic, words, count)
-        if command == LOG_SEEK:
-            return self.log_seek(topic, words)
         if command == LOG_CURSOR:
             return self.log_cursor(topic, words)
-        return self.log_fetch(topic, words)
+        if command == LOG_META:
+            parsed = self.log_meta(topic, words, count)
+        elif command == LOG_SEEK:
+            parsed = self.log_seek(topic, words)
+        else:
+            parsed = self.log_fetch(topic, words)
+        if self.log_read is not None:
+            # The next process may have to repeat the command.
+            self.log_line = line[:n]
+        self.log_wait = 0
+        return parsed
 
     cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
         """Find the worker that owns a topic, without creating the topic.
@@ -779,7 +785,7 @@ cdef class TopicCommands(Forwarder):
             answer = topic.log_meta()
             self.respond(answer, len(answer))
             return NEXT
-        self.log_due = self.manager.scheduler.now + <int64_t>wait * MILLISECOND
+        self.log_due = self.log_wait or self.manager.scheduler.now + <int64_t>wait * MILLISECOND
         self.set_timer()
         return self.wait_for_log(topic.poll_log(self, self.take_ticket(LOG_META, 0), after))
 
@@ -886,6 +892,7 @@ cdef class TopicCommands(Forwarder):
 
     cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
         self.log_read = None
+        self.log_line = None
         self.log_due = 0
         if error is not None:
             return self.answer(ticket, REFUSED, error)

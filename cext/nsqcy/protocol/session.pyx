@@ -77,6 +77,8 @@ cdef class Session(TopicCommands):
             return 0
         if self.manager.favoured is self:
             self.manager.favoured_at = self.manager.scheduler.now
+        if self.manager.resting and not self.is_internal():
+            self.blocked = True
         if self.kept_end > self.kept_start and not self.blocked:
             used = self.complete_kept(data, n)
         if used < n and not self.blocked and not self.stopping:
@@ -133,6 +135,8 @@ cdef class Session(TopicCommands):
         """Continue parsing, because the awaited event may have happened."""
         self.resumable = False
         if self.closed or self.stopping or self.migrating or not self.blocked:
+            return 0
+        if self.manager.resting and not self.is_internal():
             return 0
         self.blocked = False
         self.last_command = self.manager.scheduler.now
@@ -643,6 +647,18 @@ cdef class Session(TopicCommands):
         if self.manager.winding_down:
             self.wind_down()
         self.feed(unread, len(unread))
+
+    def pack_whole(self):
+        """Pack a session at rest, of any kind, for the process that takes over this worker: (state,
+        unread bytes, unsent bytes). The session itself does not change."""
+        if self.closed or self.is_internal():
+            raise ValueError("only the session of a client can be packed")
+        return HandOver(self).pack()
+
+    def unpack_whole(self, dict state not None, bytes unread not None, bytes unsent not None):
+        """Continue a session that was packed as a whole. All sessions of a process must be unpacked
+        before its first turn."""
+        HandOver(self).unpack(state, unread, unsent)
 
     def fileno(self):
         """Return the socket's file descriptor."""

@@ -193,6 +193,42 @@ cdef class SessionManager(ManagerState):
         for session in self.sessions:
             session.quota_changed()
 
+    # -- the hand-over to another process --
+
+    def stop_reading(self):
+        """Execute no more commands of clients, and read no more input; answers and messages are
+        still sent. Sessions for other parts of this worker continue."""
+        cdef Session session
+        self.resting = True
+        for session in list(self.sessions):
+            session.check_appetite()
+
+    def resume_reading(self):
+        """Continue after stop_reading()."""
+        cdef Session session
+        self.resting = False
+        for session in list(self.sessions):
+            if session.blocked:
+                session.wake()
+            session.check_appetite()
+
+    @property
+    def is_at_rest(self):
+        """Whether all sessions can be packed; ask at the end of a turn."""
+        cdef Session session
+        if not self.resting or self.resumable or self.migrations:
+            return False
+        for session in self.sessions:
+            if not HandOver(session).is_at_rest():
+                return False
+        return True
+
+    def clients(self):
+        """Return the sessions to pack: those of local clients, and far ends."""
+        cdef Session session
+        return [session for session in self.sessions
+                if not session.closed and not session.is_internal()]
+
     # -- the end --
 
     def wind_down(self, on_left):

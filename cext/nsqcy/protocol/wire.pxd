@@ -82,6 +82,7 @@ cdef class Output:
     cdef int pieces(self, const uint8_t **data, size_t *lengths, int maximum) noexcept
     cdef void sent(self, size_t n) noexcept
     cdef void clear(self) noexcept
+    cdef bytes unsent(self)
     cdef int refer(self, object owner, Block *block, const uint8_t *data,
                    uint32_t length) except -1
     cdef void drop_reference(self) noexcept

@@ -265,6 +265,23 @@ cdef class Output:
         if NSQCY_DEBUG:
             live_references -= 1
 
+    cdef bytes unsent(self):
+        """Return a copy of all unsent bytes."""
+        cdef bytes found = PyBytes_FromStringAndSize(NULL, self.pending())
+        cdef uint8_t *to = <uint8_t *><char *>found
+        cdef size_t at = self.start
+        cdef Reference *reference
+        cdef uint32_t i
+        for i in range(self.reference_first, self.reference_first + self.reference_count):
+            reference = &self.references[i]
+            memcpy(to, self.buffer + at, reference.at - at)
+            to += reference.at - at
+            at = reference.at
+            memcpy(to, reference.data, reference.length)
+            to += reference.length
+        memcpy(to, self.buffer + at, self.end - at)
+        return found
+
     cdef void clear(self) noexcept:
         while self.reference_count:
             self.drop_reference()
@@ -370,6 +387,18 @@ def frame(int type, bytes data not None):
 
 @cython.final
 cdef class FrameScanner:
+    def pack(self):
+        """Return the state as JSON can contain it."""
+        return [self.header[:self.known].decode("latin-1"), self.left, bool(self.answers)]
+
+    def unpack(self, state not None):
+        """Continue with the state of another scanner."""
+        cdef bytes header
+        text, self.left, self.answers = state
+        header = text.encode("latin-1")
+        self.known = min(<size_t>len(header), <size_t>FRAME_HEADER)
+        memcpy(self.header, <const char *>header, self.known)
+
     cdef size_t through_answer(self, const uint8_t *data, size_t n) noexcept:
         """Scan the next bytes, up to the end of the first response or error if there is one; return
         the number of bytes scanned."""

@@ -499,6 +499,38 @@ cdef class SocketTransport(Transport):
                 (<ByteLayer>layer).rest_now()
         return 0
 
+    # -- the hand-over to another process --
+
+    cdef object pack(self):
+        if self.layers is None:
+            return None
+        if self.handshake is not None or len(self.layers) != 1 \
+                or not isinstance(self.layers[0], SnappyLayer):
+            raise ValueError("the state of TLS and deflate cannot be packed")
+        encoded = self.encoded.first()[:self.encoded.pending()] if self.encoded.pending() else b""
+        return {
+            "layer": self.layers[0].pack(),
+            "encoded": encoded.decode("latin-1"),
+            "scanned": self.scanner.pack(),
+        }
+
+    def unpack(self, state):
+        """Continue with the state of the transport of another process."""
+        cdef bytes encoded
+        if state is None:
+            return
+        encoded = state["encoded"].encode("latin-1")
+        self.layers = [SnappyLayer()]
+        self.layers[0].unpack(state["layer"])
+        self.encoded = ByteQueue()
+        self.encoded.put(encoded, len(encoded))
+        self.held = self.encoded.pending()
+        self.scanner = FrameScanner()
+        self.scanner.unpack(state["scanned"])
+        self.drained = False
+        self.wanted = True
+        self.read_later()
+
     def __dealloc__(self):
         if self.fd >= 0:
             close(self.fd)
@@ -546,6 +578,9 @@ cdef class StreamTransport(Transport):
         if self.stream is not None:
             self.stream.close()
         return 0
+
+    cdef object pack(self):
+        return [self.stream.peer, self.stream.number, self.unconsumed]
 
 
 cdef class FarEnd(StreamEnd):
@@ -597,6 +632,7 @@ def accept_socket(Loop loop not None, int fd, str remote_address not None):
     cdef Session session = Session(loop.manager, transport, remote_address)
     session.migratable = loop.manager.migrate is not None
     transport.open()
+    session.check_appetite()
     return session
 
 
@@ -607,6 +643,52 @@ def accept_migration(
     cdef Session session = Session(loop.manager, transport, state["remote_address"])
     transport.open()
     session.unpack(state, unread, unsent)
+    return session
+
+
+def accept_handover(
+        Loop loop not None, int fd, dict state not None, bytes unread not None,
+        bytes unsent not None):
+    """Continue to serve a client of the process that this one takes over from; take ownership of
+    its descriptor. The far end of a stream has no descriptor: -1.
+
+    All sessions must be accepted before the first turn, after the topics have been loaded and the
+    mesh has been unpacked.
+    """
+    cdef SocketTransport transport
+    cdef Session session
+    if state["remote"]:
+        return adopt_far_end(loop.manager, state, unread, unsent)
+    transport = SocketTransport(loop, fd)
+    session = Session(loop.manager, transport, state["remote_address"])
+    transport.open()
+    try:
+        transport.unpack(state["transport"])
+        session.unpack_whole(state, unread, unsent)
+    except Exception as error:
+        # For example, the client's user no longer exists. Other sessions continue.
+        loop.manager.report(session, error)
+    return session
+
+
+def adopt_far_end(SessionManager manager not None, dict state not None, bytes unread not None,
+                  bytes unsent not None):
+    """Continue the far end of a stream. Return None if the stream no longer exists."""
+    cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
+    cdef FarEnd end = FarEnd.__new__(FarEnd)
+    cdef Session session
+    cdef int peer
+    peer, number, transport.unconsumed = state["transport"]
+    transport.stream = manager.mesh.claim(peer, number, end)
+    if transport.stream is None:
+        return None
+    session = Session(manager, transport, state["remote_address"])
+    end.session = session
+    end.transport = transport
+    try:
+        session.unpack_whole(state, unread, unsent)
+    except Exception as error:
+        manager.report(session, error)
     return session
 
 
@@ -664,13 +746,7 @@ cdef class BytesTransport(Transport):
 
     def unsent(self):
         """Return the output that is waiting for the peer."""
-        cdef const uint8_t *data[PIECES]
-        cdef size_t lengths[PIECES]
-        cdef int count = self.session.output.pieces(data, lengths, PIECES)
-        cdef int i
-        if count == PIECES:
-            raise BufferError("more pieces than can be returned at once")
-        return b"".join([data[i][:lengths[i]] for i in range(count)])
+        return self.session.output.unsent()
 
     cdef int flush(self) except -1:
         cdef Output output = self.session.output

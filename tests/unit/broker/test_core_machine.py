@@ -18,6 +18,7 @@ from nsqcy.base.core import Percentiles
 from reference import nsq, quantile
 from support.left import Remains
 from support.runs import runs
+from support.taken_over import hand_over
 from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 PROFILE = settings(max_examples=runs(30))
@@ -676,6 +677,36 @@ class CoreMachine(RuleBasedStateMachine):
         for topic in self.topics.values():
             for channel in topic.channels.values():
                 channel.restart(0)
+        self.core.settle()
+        for topic in self.topics.values():
+            topic.fan_out(self.core.now)
+            for channel in topic.channels.values():
+                channel.expire(self.core.now)
+        self.compare()
+
+    @precondition(lambda self: self.settings["memfd"])
+    @rule()
+    def hand_over(self) -> None:
+        """Another process takes over all messages and all clients. Ephemeral channels are empty
+        afterwards."""
+        self.generation += 1
+        self.core = hand_over(self.core, self.base / str(self.generation), **self.settings)
+        self.topics = {name: each for name, each in self.topics.items() if not each.ephemeral}
+        self.dropped = {}
+        for topic in self.topics.values():
+            topic.held = False
+            for channel in list(topic.channels.values()):
+                channel.hand_over()
+                if channel.ephemeral:
+                    del topic.channels[channel.name]
+        for consumer in self.consumers:
+            fresh = consumer.topic not in self.topics
+            channel = self.model(consumer.topic).channel(consumer.channel, self.core.now)
+            if fresh or channel.ephemeral:
+                self.model(consumer.topic).held = False
+            if consumer.twin not in channel.clients:
+                channel.clients.append(consumer.twin)
+                consumer.twin.in_flight = 0
         self.core.settle()
         for topic in self.topics.values():
             topic.fan_out(self.core.now)

@@ -20,6 +20,7 @@ from reference.keyed import Channel, Message, Rules
 from reference.nsq import check
 from support.left import Remains
 from support.runs import runs
+from support.taken_over import hand_over
 from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 PROFILE = settings(max_examples=runs(60))
@@ -635,6 +636,20 @@ class KeyedMachine(RuleBasedStateMachine):
         remains.load(self.core)
         remains.end(self.core)
         self.begin_again(0)
+
+    @precondition(lambda self: self.settings["memfd"] and self.model.rules.keyed)
+    @rule()
+    def hand_over(self) -> None:
+        """Another process takes over all messages and all consumers."""
+        self.limits_off()
+        self.generation += 1
+        self.core = hand_over(self.core, self.base / f"left{self.generation}", **self.settings)
+        self.restarts += 1
+        self.model.hand_over()
+        self.core.settle()
+        self.model.now, self.model.wall = self.core.now, self.core.wall
+        self.model.advance(0)
+        self.compare()
 
     def disconnect_all(self) -> None:
         """A message that is out of attempts is dead-lettered before the process ends."""

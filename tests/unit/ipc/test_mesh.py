@@ -17,9 +17,10 @@ from hypothesis.stateful import (
     rule,
 )
 
+from nsqcy.formats import FormatError
 from nsqcy.ipc import core as ipc_core
 from nsqcy.ipc.core import Mesh, ring_offset
-from support.local_meshes import WINDOW, Cluster, End
+from support.local_meshes import WINDOW, Cluster, End, Worker
 from support.runs import runs
 
 OPEN, DATA, CREDIT, CLOSE, ABORT = 1, 2, 3, 4, 5
@@ -114,6 +115,12 @@ class Machine(RuleBasedStateMachine):
             if worker.index != dead:
                 assert worker.peer_up(dead, self.generations[dead])
                 assert workers[dead].peer_up(worker.index, self.generations[worker.index])
+
+    @rule(data=st.data())
+    def hand_over(self, data):
+        """Another process takes over a worker, with all of its streams."""
+        index = data.draw(st.integers(0, len(self.generations) - 1))
+        self.cluster.hand_over(index, self.generations)
 
     @rule(budget=st.sampled_from([5000, 1 << 30]))
     def settle(self, budget):
@@ -320,6 +327,68 @@ def test_an_end_may_end_its_stream_while_it_is_called(what):
     assert owner.stream.closed
     assert home.closes == {"close": [False], "abort": [True], "peer_down": []}[what]
     assert not cluster.workers[1].errors
+
+
+def test_streams_continue_in_the_next_process():
+    cluster = Cluster(2)
+    first, second = cluster.pair(0, 1)
+    first.write(b"before ")
+    cluster.hand_over(0, [0, 0])
+    cluster.hand_over(1, [0, 0])
+    first.write(b"and after")
+    cluster.settle()
+    assert second.got == b"before and after"
+    second.close()
+    cluster.settle()
+    assert first.closes == [False]
+
+
+def test_streams_without_an_end_are_closed():
+    cluster = Cluster(2)
+    first, second = cluster.pair(0, 1)
+    packed = cluster.workers[0].pack()
+    following = Worker(cluster.shared, 0, cluster)
+    cluster.workers[0] = following
+    following.unpack(packed)
+    number = first.stream.number
+    assert following.claim(1, number + 2, End()) is None
+    assert following.claim(1, number ^ 1, End()) is None
+    following.close_unclaimed()
+    cluster.settle()
+    assert second.closes == [False]
+    assert following.claim(1, number, End()) is None
+
+
+def test_streams_to_a_peer_that_has_restarted_are_left_out():
+    cluster = Cluster(3)
+    first, _ = cluster.pair(0, 1)
+    other, _ = cluster.pair(0, 2, b"other")
+    packed = cluster.workers[0].pack()
+    for worker in (cluster.workers[0], cluster.workers[2]):
+        worker.stir()
+        worker.peer_down(1)
+    cluster.shared.reset(1)
+    following = Worker(cluster.shared, 0, cluster)
+    following.unpack(packed)
+    assert following.claim(1, first.stream.number or 1, End()) is None
+    assert following.claim(2, other.stream.number, End()) is not None
+
+
+def test_a_peer_that_is_announced_again_keeps_its_streams_once():
+    cluster = Cluster(2)
+    first, _ = cluster.pair(0, 1)
+    number = first.stream.number
+    cluster.hand_over(0, [0, 0])
+    assert cluster.workers[0].peer_up(1, 0)
+    assert first.closes == [True]
+    assert number == 1
+
+
+def test_the_pack_of_another_format_is_refused():
+    cluster = Cluster(2)
+    packed = cluster.workers[0].pack()
+    with pytest.raises(FormatError, match="mesh format"):
+        Worker(cluster.shared, 0, cluster).unpack(packed | {"format": 2})
 
 
 def test_a_mesh_is_not_drained_from_within():
