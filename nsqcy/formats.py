@@ -127,6 +127,10 @@ MASTER_STATE = Format(
     (FIRST,),
 )
 
+SUCCESSION = Format(
+    "succession", Place.PROCESSES, "what a worker hands over: first parcel", (FIRST,)
+)
+
 REGISTRY = Format("registry", Place.MACHINES, "values in etcd: `format`", (FIRST,))
 COPIES_STREAM = Format(
     "copies stream", Place.MACHINES, "connections between nsqds: `level` of the greeting", (FIRST,)
@@ -153,6 +157,7 @@ FORMATS: tuple[Format, ...] = (
     MESH,
     SESSION,
     MASTER_STATE,
+    SUCCESSION,
     REGISTRY,
     COPIES_STREAM,
     LOG_BLOCK,
@@ -177,9 +182,10 @@ def numbers_in_use() -> dict[str, int]:
     return {each.name: each.number for each in FORMATS if each.place is Place.PROCESSES}
 
 
-def check_numbers_in_use(found: object) -> None:
-    """Raise FormatError unless this process reads all formats of the master that started it."""
+def check_numbers_in_use(found: object, source: str = "the master") -> None:
+    """Raise FormatError unless this process reads all formats of the process that it continues
+    with: the master that started it, or its predecessor."""
     numbers = found if isinstance(found, dict) else {}
     for each in FORMATS:
         if each.place is Place.PROCESSES:
-            each.check_fields(numbers, "the master", each.name)
+            each.check_fields(numbers, source, each.name)

@@ -15,12 +15,12 @@ from nsqcy.cli.operations import errors_of, only_node
 from nsqcy.errors import RequestError
 
 LOOK = 0.1  # seconds
-LIMIT = 90.0  # maximum seconds for all steps
+LIMIT = 90.0  # maximum seconds for a step
 
 _SHOWN = {
     "trial": "trial: the next version reads a copy of the state",
     "rest": "rest: calls between the processes end",
-    "execute": "execute: the next version takes over",
+    "execute": "execute: the next version of the master takes over",
 }
 
 
@@ -59,13 +59,15 @@ def _follow(node: Node) -> dict[str, Any]:
     while True:
         state = _state(node, deadline)
         for step in state["steps"][shown:]:
-            if step in _SHOWN:
-                click.echo(_SHOWN[step])
+            deadline = time.monotonic() + LIMIT
+            if step != "done":
+                click.echo(_SHOWN.get(step, f"{step}: a new process has taken over"))
         shown = len(state["steps"])
         if not state["under_way"]:
             return state
         if time.monotonic() >= deadline:
-            raise click.ClickException(f"{node.name}: the upgrade has not ended in {LIMIT:g} s")
+            text = f"{node.name}: a step of the upgrade has not ended in {LIMIT:g} s"
+            raise click.ClickException(text)
         time.sleep(LOOK)
 
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -26,6 +26,8 @@ MAX_HEAD: Final = (1 << 20) + 4096
 """Maximum bytes of the request line and headers: 1 MiB plus the same slack as in NSQ."""
 
 MAX_DRAIN: Final = 256 << 10
+# maximum bytes of a head that another process can read again, if it arrives in pieces
+MAX_PACKED_HEAD: Final = 8 << 10
 """Maximum bytes of an unused body to read and drop. A longer body ends the connection."""
 
 CHUNK_ABOVE: Final = 2048
@@ -490,6 +492,7 @@ class HttpProtocol:
         "_more",
         "_parser",
         "_paused",
+        "_raw",
         "_size",
         "_skipped",
         "_state",
@@ -507,6 +510,8 @@ class HttpProtocol:
         self._parser: _HeadParser | None = None  # parser for a head that arrives in pieces
         self._tail = b""  # last three bytes that the parser received
         self._size = 0  # number of bytes that the parser received
+        # The head of an unfinished request as it was received, for `pack`; None: it is too long.
+        self._raw: bytes | None = b""
         self._head: Head | None = None
         self.closing = False  # no further requests will be answered
         self.is_last = False  # the answer to the current request ends the connection
@@ -555,7 +560,7 @@ class HttpProtocol:
     def held(self) -> int:
         """Bytes of buffered input, including a large head until it is answered."""
         begun = self._parser.held if self._parser else self._head.size if self._head else 0
-        return len(self._buffer) + len(self._body) + begun
+        return len(self._buffer) + len(self._body) + begun + len(self._raw or b"")
 
     @property
     def keep_alive(self) -> bool:
@@ -634,7 +639,8 @@ class HttpProtocol:
                 if end > MAX_HEAD:
                     raise _Refused(HEAD_TOO_BIG)
                 self._buffer = buffer[end:]
-                return self._begin(self._cache.parse(buffer[:end]))
+                head = buffer[:end]
+                return self._begin(self._cache.parse(head), head)
             self._parser = _HeadParser(self._cache.keep_headers)
         return self._continue_head(self._parser)
 
@@ -653,6 +659,9 @@ class HttpProtocol:
             return None
         parser.feed(piece)
         self._buffer = buffer[len(piece) :]
+        if self._raw is not None:
+            fits = len(self._raw) + len(piece) <= MAX_PACKED_HEAD
+            self._raw = self._raw + piece if fits else None
         if not complete:
             self._size += len(piece)
             self._tail = (tail + piece)[-3:]
@@ -664,14 +673,15 @@ class HttpProtocol:
         self._parser = None
         self._tail = b""
         self._size = 0
-        return self._begin(head)
+        return self._begin(head, self._raw)
 
-    def _begin(self, head: Head) -> Head:
+    def _begin(self, head: Head, raw: bytes | None) -> Head:
         self._head = head
         self._state = _ASKED
         self._chunked = head.chunked
         self._left = head.length
         self._more = head.chunked or head.length > 0
+        self._raw = raw if self._more else b""
         self._in_chunk = False
         self._trailers = 0
         self._skipped = 0
@@ -687,6 +697,7 @@ class HttpProtocol:
         if self._parser is not None:
             self._parser.drop()
             self._parser = None
+        self._raw = b""
         self._more = False
 
     # Bodies
@@ -717,7 +728,7 @@ class HttpProtocol:
 
     def _give(self, data: bytes, fault: Fault) -> Body:
         self._state = _READ
-        self._body = b""
+        self._body = self._raw = b""
         return Body(data, fault)
 
     def _drained(self) -> bool:
@@ -806,6 +817,54 @@ class HttpProtocol:
             else:
                 self._body += data
 
+    # The hand-over to another process, between two requests or in an unfinished one
+
+    def pack(self) -> tuple[dict[str, Any], bytes] | None:
+        """Return the state as JSON can contain it, and the input that the next process reads again;
+        None if the head is too long for this."""
+        state: dict[str, Any] = {"eof": self._eof, "closing": self.closing}
+        if self.closing:
+            return state, b""
+        if self._state is _DRAIN and self._more:
+            state["drain"] = [
+                self._chunked,
+                self._left,
+                self._in_chunk,
+                self._trailers,
+                self._skipped,
+            ]
+            return state, bytes(self._buffer)
+        if self._raw is None:
+            return None
+        return state, self._raw + self._body_so_far() + self._buffer
+
+    def unpack(self, state: dict[str, Any], data: bytes) -> None:
+        """Continue where the protocol of another process was, in a new protocol."""
+        self._eof = state["eof"]
+        self.closing = state["closing"]
+        if self.closing:
+            self._break()
+            return
+        if "drain" in state:
+            self._state = _DRAIN
+            self._more = True
+            self._chunked, self._left, self._in_chunk, self._trailers, self._skipped = state[
+                "drain"
+            ]
+        self._buffer = data
+
+    def _body_so_far(self) -> bytes:
+        """Return the received part of an unfinished body, in any equivalent form."""
+        if self._state is not _KEEP and self._state is not _IGNORE:
+            return b""
+        body = bytes(self._body) if self._state is _KEEP else bytes(self._skipped)
+        if not self._chunked:
+            return body
+        if self._in_chunk:  # its rest and the line end follow
+            return b"%x\r\n%b" % (len(body) + self._left, body)
+        found = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        return found + b"0\r\n" if self._trailers else found
+
     # Output
 
     def answer(self, reply: "Reply", date: bytes) -> tuple[Bytes, ...]:
@@ -821,6 +880,7 @@ class HttpProtocol:
             keep_alive = keep_alive and (fits or head.minor == 1)
             before, after, rest = reply.render(head.minor, keep_alive, head.method != "HEAD")
         self._head = None
+        self._raw = b""
         if not keep_alive:
             self.closing = True
         if self._state is not _BROKEN:

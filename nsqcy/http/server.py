@@ -11,9 +11,9 @@ module: see `HttpConnection.learn`.
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 from gevent.event import Event
@@ -76,6 +76,16 @@ class Timeouts:
     sweep: float = 5
 
 
+class Packed(NamedTuple):
+    """A connection without a request in execution, for another process: its state as JSON can
+    contain it, the input to read again, and the output that has not been sent."""
+
+    fd: int
+    state: dict[str, Any]
+    unread: bytes
+    unsent: bytes
+
+
 class HttpServer(Server):
     """One process's HTTP connections, their shared state, and one timer for all deadlines."""
 
@@ -96,6 +106,7 @@ class HttpServer(Server):
         self._send_buffer = send_buffer
         self._polls = Polls()
         self.is_ending = False
+        self.is_resting = False  # reads no input, and begins no request
         self._all_closed = Event()
         self._connections: set[HttpConnection] = set()
         self._to_resume: list[HttpConnection] = []
@@ -148,6 +159,38 @@ class HttpServer(Server):
             connection.wind_down()
         if self._connections:
             self._all_closed.wait(limit)
+
+    def stop_reading(self) -> None:
+        """Read no more input and begin no requests, because another process takes over."""
+        self.is_resting = True
+        for connection in self._connections:
+            connection.wants_input()
+
+    def resume_reading(self) -> None:
+        """Continue after `stop_reading`."""
+        self.is_resting = False
+        for connection in list(self._connections):
+            connection.go_on()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether no request is being executed; ask after `stop_reading`."""
+        return all(connection.is_packable for connection in self._connections)
+
+    def pack(self) -> Iterator[Packed]:
+        """Return the connections, for the process that takes over. They do not change. The ones
+        that use TLS are left out."""
+        for connection in self._connections:
+            packed = connection.pack()
+            if packed is not None:
+                yield packed
+
+    def adopt_packed(self, packed: Packed) -> None:
+        """Continue a connection of another process; take ownership of its descriptor."""
+        sock = socket.socket(fileno=packed.fd)
+        connection = HttpConnection(self, sock, packed.state["peer"])
+        self._connections.add(connection)
+        connection.unpack(packed)
 
     def close(self) -> None:
         """Close every connection immediately and stop all watchers."""
@@ -290,6 +333,41 @@ class HttpConnection(Connection):
         self.on_readable()  # the socket may contain a request
         self.process()
 
+    @property
+    def is_packable(self) -> bool:
+        """Whether no request is being executed."""
+        return not (self._waiting or self._in_process)
+
+    def pack(self) -> Packed | None:
+        """Return what another process needs; None if it cannot continue this connection."""
+        found = None if self.secure or self._closed else self._protocol.pack()
+        if found is None:
+            return None
+        state, unread = found
+        state |= {
+            "peer": self._peer,
+            "lingering": self._lingering,
+            "idle": self._server.now - self.since,
+        }
+        parts = self._out if self._unsent is None else [self._unsent, *self._out]
+        return Packed(self.fd, state, unread, b"".join(parts))
+
+    def unpack(self, packed: Packed) -> None:
+        """Continue where another process was, in a new connection."""
+        self.since = self._server.now - packed.state["idle"]
+        self.at_rest = False
+        self._lingering = packed.state["lingering"]
+        self._protocol.unpack(packed.state, packed.unread)
+        if packed.unsent:
+            self._out.append(packed.unsent)
+        self.process()
+
+    def go_on(self) -> None:
+        """Continue reading, and handle the buffered input."""
+        self._read()
+        if not (self._waiting or self._resuming) and self._protocol.has_input:
+            self._resume()
+
     def is_late(self, now: float) -> bool:
         timeouts = self._server.timeouts
         if self._lingering:
@@ -310,7 +388,7 @@ class HttpConnection(Connection):
 
     def wants_input(self) -> bool:
         """Return whether the socket may be read now; if not, stop its read watcher."""
-        if self._waiting or self._resuming or self._unsent is not None:
+        if self._waiting or self._resuming or self._unsent is not None or self._server.is_resting:
             self._read_watcher.stop()
             self._reading = False
             return False
@@ -358,7 +436,7 @@ class HttpConnection(Connection):
     def _handle_events(self) -> None:
         protocol = self._protocol
         handled = 0
-        while not self._waiting and not protocol.closing:
+        while not (self._waiting or protocol.closing or self._server.is_resting):
             event = protocol.next_event()
             if event is None:
                 if protocol.paused:
@@ -663,6 +741,8 @@ class HttpConnection(Connection):
         self._read()
 
     def _read(self) -> None:
+        if self._server.is_resting:
+            return
         if not (self._reading or self._waiting or self._resuming or self._closed):
             self._reading = True
             self._read_watcher.start(self.on_readable)

@@ -58,9 +58,17 @@ def upgrade_reverted(*, error: str) -> str:
     return f"UPGRADE: the next version could not take over: {error}; this version continues"
 
 
+@error(NSQD)
+def upgrade_incomplete(*, before: str, error: str) -> str:
+    """The master runs the next version, but some workers still run the previous one, because they
+    could not be replaced. They serve their clients. Another upgrade tries again."""
+    return f"UPGRADE: some workers still run version {before}: {error}"
+
+
 @info(NSQD)
 def upgraded(milliseconds: int, /, *, version: str, before: str) -> str:
-    """This version has taken over from another one, in the same process."""
+    """This version of the master has taken over from another one, in the same process. Next, it
+    replaces the workers."""
     return f"UPGRADE: version {version} continues from version {before}, after {milliseconds} ms"
 
 
@@ -227,6 +235,32 @@ def memory_refused(*, reason: str) -> str:
 def worker_up(*, worker: int) -> str:
     """The worker serves clients again."""
     return f"worker {worker}: up again"
+
+
+@info(NSQD)
+def worker_replaced(*, worker: int) -> str:
+    """A new process has taken over the worker's topics and connections."""
+    return f"worker {worker}: replaced"
+
+
+@error(NSQD)
+def worker_not_replaced(*, worker: int, reason: str) -> str:
+    """A new process should take over from a worker, but did not. If the worker has not exited, it
+    serves on."""
+    return f"worker {worker}: not replaced: {reason}"
+
+
+@error(NSQD)
+def worker_hand_over_failed(worker: int, stack: str, /) -> str:
+    """This is a bug; `msg` contains the stack trace. The worker serves on."""
+    return f"worker {worker}: cannot hand over: {stack}"
+
+
+@warn(NSQD)
+def clients_not_handed_over(*, clients: int) -> str:
+    """These clients use TLS or deflate, which another process cannot continue. Their connections
+    end when the worker is replaced."""
+    return f"{clients} encrypted or compressed connections are not handed over"
 
 
 @info(NSQD)

@@ -11,6 +11,7 @@ A child's exit codes are a protocol:
     4  could not load its topics
     5  its parent has exited; everything is saved
     6  stopped on request or without its parent, but not everything is saved
+    7  handed everything over to its successor
 
 A negative code is the signal that killed the child.
 """
@@ -28,7 +29,7 @@ from gevent.event import Event
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 
-CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED, NOT_SAVED = 0, 1, 3, 4, 5, 6
+CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED, NOT_SAVED, HANDED_OVER = 0, 1, 3, 4, 5, 6, 7
 
 STARTING, UP, DOWN, STOPPING, GONE = "starting", "up", "down", "stopping", "gone"
 
@@ -53,6 +54,13 @@ class Owner(Protocol):
     def exited(self, index: int, code: int) -> None:
         """Handle the exit of a child. It stays down until `restart` is called."""
 
+    def left_successor(self, index: int, code: int) -> None:
+        """Handle the exit of a child that has a successor, or had one. Call `promote` if the
+        successor has taken over; if not, call `drop_successor`, and then `on_exit`."""
+
+    def successor_exited(self, index: int, code: int) -> None:
+        """Handle the exit of a successor that has not been promoted."""
+
 
 class Child:
     """One child's state, and its predecessors' history."""
@@ -70,6 +78,14 @@ class Child:
         self.aborted = False
         self.killed = False  # whether this process killed the child
         self.watcher: Any = None
+
+    def born(self, pid: int, now: int) -> None:
+        """Describe a new process."""
+        self.pid = pid
+        self.state = STARTING
+        self.began = now
+        self.beat = self.silent = 0
+        self.aborted = self.killed = False
 
     def dump(self) -> dict[str, Any]:
         """Return the state for the next program of this process."""
@@ -101,6 +117,8 @@ class Arbiter:
         silence: int = SILENCE,
     ) -> None:
         self.children = [Child(index) for index in range(count)]
+        self._successors: dict[int, Child] = {}
+        self._retired: list[Child] = []  # used no more, and not reaped yet
         self._owner = owner
         self._log = log
         self._clock = clock
@@ -137,11 +155,7 @@ class Arbiter:
         """Register a started child. If `spawn` does not call this, call it before the hub runs
         again."""
         child = self.children[index]
-        child.pid = pid
-        child.state = STARTING
-        child.began = self._clock()
-        child.beat = child.silent = 0
-        child.aborted = child.killed = False
+        child.born(pid, self._clock())
         self._watch(child)
 
     def _watch(self, child: Child) -> None:
@@ -163,6 +177,39 @@ class Arbiter:
             else:
                 gevent.spawn_later(backoff(child.failures), self._on_backoff, child.index)
 
+    def successor_born(self, index: int, pid: int) -> None:
+        """Register a started process that may take over from a running child."""
+        child = self._successors[index] = Child(index)
+        child.born(pid, self._clock())
+        self._watch(child)
+
+    def promote(self, index: int) -> None:
+        """Handle a successor that has taken over: it is the child from now on."""
+        child, successor = self.children[index], self._successors.pop(index)
+        if child.pid:
+            old = Child(index)
+            old.born(child.pid, child.began)
+            self._rewatch(child, old)
+            self._retired.append(old)
+        child.born(successor.pid, self._clock())
+        self._rewatch(successor, child)
+
+    def _rewatch(self, child: Child, other: Child) -> None:
+        """Report the exit of a child's process as the exit of another child."""
+        other.watcher, child.watcher = child.watcher, None
+        other.watcher.stop()
+        other.watcher.start(self._reap, other)
+
+    def dismiss_successor(self, index: int) -> None:
+        """Kill a successor that has not been promoted."""
+        self._signal(self._successors[index], signal.SIGKILL)
+
+    def drop_successor(self, index: int) -> None:
+        """Forget a successor that has not been promoted; normally, it has exited."""
+        successor = self._successors.pop(index)
+        if successor.pid:
+            self._retired.append(successor)
+
     def check_early_deaths(self) -> None:
         """Make the hub find children that exited before it handled SIGCHLD."""
         os.kill(os.getpid(), signal.SIGCHLD)
@@ -179,7 +226,21 @@ class Arbiter:
         status = child.watcher.rstatus
         child.watcher.stop()
         child.watcher.close()
-        self.on_exit(child.index, os.waitstatus_to_exitcode(status))
+        self._reaped(child, os.waitstatus_to_exitcode(status))
+
+    def _reaped(self, child: Child, code: int) -> None:
+        index = child.index
+        if child in self._retired:
+            self._retired.remove(child)
+        elif child is self._successors.get(index):
+            child.pid = 0
+            self._owner.successor_exited(index, code)
+        elif index in self._successors:
+            child.pid = 0
+            self._owner.left_successor(index, code)
+        else:
+            self.on_exit(index, code)
+        self._check_all_gone()
 
     def on_exit(self, index: int, code: int) -> None:
         """Handle the exit of a child."""
@@ -301,7 +362,7 @@ class Arbiter:
 
     def signal_all(self, signum: int) -> None:
         """Send a signal to all running children."""
-        for child in self.children:
+        for child in (*self.children, *self._successors.values(), *self._retired):
             self._signal(child, signum)
 
     def close(self) -> None:
@@ -310,7 +371,8 @@ class Arbiter:
         self._timer.close()
 
     def _check_all_gone(self) -> None:
-        if self._halting and not any(child.pid for child in self.children):
+        others = (*self._successors.values(), *self._retired)
+        if self._halting and not any(child.pid for child in (*self.children, *others)):
             self._all_gone.set()
 
     def _signal(self, child: Child, signum: int) -> None:
@@ -341,6 +403,7 @@ def describe(code: int) -> str:
         NOT_LOADED: "could not load its topics",
         ORPHANED: "lost the master",
         NOT_SAVED: "did not save everything",
+        HANDED_OVER: "handed over to its successor",
     }
     return f"exited with status {code}: {reasons.get(code, 'unknown')}"
 

@@ -285,6 +285,7 @@ class Channel:
         self._loop = loop
         self._reader = loop.io(sock.fileno(), 1)
         self._writer = loop.io(sock.fileno(), 2)
+        self._withheld: list[Message] | None = None  # requests since `hold`
         self.closed = False
 
     def start(self) -> None:
@@ -322,10 +323,8 @@ class Channel:
             ancillary.close_all(fds)
             raise ChannelClosed(GIVEN_UP)
         header = _request_header(method, args, to)
-        number = header["id"] = self._next_id
-        self._next_id += 1
         answer = AsyncResult()
-        self._pending[number] = answer
+        number = header["id"] = self._number(answer)
         self._send(Message(CALL, header, blob, tuple(fds)))
         if self.closed:
             self._pending.pop(number, None)
@@ -338,6 +337,13 @@ class Channel:
             self._pending.pop(number, None)
         return result
 
+    def _number(self, answer: AsyncResult) -> int:
+        """Return the number of a new call."""
+        number = self._next_id
+        self._next_id += 1
+        self._pending[number] = answer
+        return number
+
     def close(self, reason: str = "closed") -> None:
         """Close the channel. Waiting calls fail, and unsent messages are dropped."""
         if self.closed:
@@ -348,6 +354,9 @@ class Channel:
             watcher.close()
         self._decoder.close()
         self._drop_queue()
+        for message in self._withheld or ():
+            ancillary.close_all(message.fds)
+        self._withheld = None
         self._sock.close()
         for answer in self._pending.values():
             answer.set_exception(ChannelClosed(reason))
@@ -406,6 +415,43 @@ class Channel:
             blob, fds = base64.b64decode(each["blob"]), tuple(each["fds"])
             self._dispatch(Message(each["kind"], each["header"], blob, fds))
 
+    def hold(self) -> None:
+        """Keep further requests here, until `release` sends them, or another channel takes them
+        over. Answers are still sent."""
+        if self._withheld is None:
+            self._withheld = []
+
+    def release(self) -> None:
+        """Send the held requests."""
+        held, self._withheld = self._withheld, None
+        for message in held or ():
+            self._send(message)
+
+    def take_over(self, other: "Channel") -> None:
+        """Send the requests that another channel holds; their answers reach the same callers."""
+        held, other._withheld = other._withheld, None
+        for message in held or ():
+            if message.kind == CALL:
+                answer = other._pending.pop(message.header["id"], None)
+                if answer is None:  # the caller has stopped waiting
+                    ancillary.close_all(message.fds)
+                    continue
+                if self.closed:
+                    answer.set_exception(ChannelClosed("the peer is gone"))
+                else:
+                    message.header["id"] = self._number(answer)
+            self._send(message)
+
+    def flush(self) -> None:
+        """Send what the socket accepts, without waiting for the hub."""
+        if not self.closed:
+            self._flush()
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether everything has been sent."""
+        return not (self._unsent or self._queue)
+
     def drain(self) -> None:
         """Read the remaining messages from a peer that has exited."""
         self.resume()
@@ -417,6 +463,9 @@ class Channel:
     def _send(self, message: Message) -> None:
         if self.closed:
             ancillary.close_all(message.fds)
+            return
+        if self._withheld is not None and message.kind != REPLY:
+            self._withheld.append(message)
             return
         self._queue.append((encode(message), message.fds))
         if len(self._queue) > MAX_QUEUED:

@@ -175,6 +175,11 @@ class Receiver:
         """Start receiving sockets."""
         self._reader.start(self._readable)
 
+    def pause(self) -> None:
+        """Leave further sockets to the sender, until `start` is called."""
+        if not self.closed:
+            self._reader.stop()
+
     def close(self) -> None:
         """Stop receiving."""
         if not self.closed:

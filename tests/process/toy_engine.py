@@ -3,17 +3,21 @@
 On a connection, a line is answered by `worker peer local kind: line`. A line that begins with `!`
 is a command: `!crash`, `!hang`, `!ask N TEXT` (request an echo from worker N's engine),
 `!create TOPIC`, `!channel TOPIC CHANNEL`, `!delete TOPIC`, `!pause TOPIC`, `!place TOPIC`,
-`!events`, `!workers`, `!level`, `!sockopts`, `!environ`, `!remember WORD`, `!recall`. `stop` saves
-a file `saved.N` in the data path.
+`!replace WORKER` (in place), `!events`, `!workers`, `!level`, `!sockopts`, `!environ`,
+`!remember WORD`, `!recall`. `stop` saves a file `saved.N` in the data path.
 
 The engine keeps a word in the memory that outlives it. `load` restores the word, as a block of the
 topic "word", and then reads an empty topic. While a file exists that the setting `dies_reading`,
 `dies_loading` or `dies_once` names, it dies while it reads a topic, or before; `dies_once` removes
 the file. `restore_takes`: number of heartbeats.
+
+The environment can end a process at a step of a hand-over, or let it hang there: TOY_ENDS_AT and
+TOY_HANGS_AT name the step. This happens as long as the file exists that TOY_IF names.
 """
 
 import os
 import pathlib
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -25,6 +29,8 @@ from nsqcy.nsqd import process_calls
 from nsqcy.nsqd.process_messages import reports
 from nsqcy.nsqd.process_messages.master_verbs import ChangeOption, MasterVerb
 from nsqcy.nsqd.reading_marks import WHOLE_TOPIC, ReadingMarks
+from nsqcy.nsqd.worker import succession
+from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.process.control import Answer
 
 WORD = 64  # maximum length of the remembered word
@@ -62,13 +68,25 @@ class DescribeWorkers(MasterVerb):
     timeout: ClassVar[float] = 5.0
 
 
+@dataclass(frozen=True)
+class ReplaceWorker(MasterVerb):
+    """Request to replace a worker in place; toy_nsqd serves it."""
+
+    timeout: ClassVar[float] = 5.0
+    worker: int
+
+
 class ToyEngine:
     def __init__(self, boot):
         self.boot = boot
         self.toy = boot.context.get("toy", {})
         self.clients = {}
         self.beats = 0
+        self.resting = False
         self.events = [f"boot generation {boot.generation}"]
+        for each in boot.parcels or ():
+            if each.kind == "events":
+                self.events = [*each.state["events"], *self.events]
         if self.toy.get("cannot_boot") == boot.worker:
             raise RuntimeError("told not to boot")
 
@@ -79,6 +97,9 @@ class ToyEngine:
         self._restore()
         names = sorted(topic["name"] for topic in topics)
         self.events.append(f"load {','.join(names)} peers {sorted(peers.items())}")
+        for each in self.boot.parcels or ():
+            if each.kind == "client":
+                self._serve(each.fds[0], each.state["about"])
 
     def _restore(self):
         memory = self.boot.memory
@@ -116,11 +137,32 @@ class ToyEngine:
         return os.path.exists(self.toy.get(setting, ""))
 
     def adopt(self, fd, kind, peer, local):
+        self._serve(fd, f"{peer} {local} {kind}")
+
+    def _serve(self, fd, about):
         sock = socket.socket(fileno=fd)
         sock.setblocking(False)
         watcher = gevent.get_hub().loop.io(fd, 1)
-        self.clients[fd] = (sock, watcher, f"{peer} {local} {kind}")
+        self.clients[fd] = (sock, watcher, about)
         watcher.start(self._readable, fd)
+
+    def begin_rest(self):
+        if self._is_set("refuses_hand_over"):
+            raise NotHandedOver("told not to")
+        for _, watcher, _ in self.clients.values():
+            watcher.stop()
+
+    def is_at_rest(self):
+        return not self._is_set("works_while")
+
+    def end_rest(self):
+        for fd, (_, watcher, _) in self.clients.items():
+            watcher.start(self._readable, fd)
+
+    def pack(self):
+        yield Parcel("events", {"events": self.events})
+        for fd, (_, _, about) in self.clients.items():
+            yield Parcel("client", {"about": about}, b"", (fd,))
 
     def connections(self):
         self.beats += 1
@@ -211,6 +253,8 @@ class ToyEngine:
                 reply = master.call(reports.Place(topic))
             case ["!events"]:
                 reply = ";".join(self.events)
+            case ["!replace", worker]:
+                reply = master.notify(ReplaceWorker(int(worker)))
             case ["!workers"]:
                 reply = repr(master.call(DescribeWorkers()))
             case ["!remember", word]:
@@ -231,3 +275,14 @@ class ToyEngine:
                 reply = master.call(ChangeOption("log_level", int(level)))
         sock.setblocking(True)
         sock.sendall(f"{reply}\n".encode())
+
+
+def reached(step):
+    if os.path.exists(os.environ.get("TOY_IF", "")):
+        if step == os.environ.get("TOY_ENDS_AT"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == os.environ.get("TOY_HANGS_AT"):
+            time.sleep(1000)
+
+
+succession.reached = reached

@@ -6,7 +6,7 @@ import resource
 import signal
 import sys
 
-from nsqcy.errors import Stop
+from nsqcy.errors import StartError, Stop
 from nsqcy.logging import logger
 from nsqcy.net import listeners
 from nsqcy.nsqd.master import launcher
@@ -54,15 +54,25 @@ def main():
 
 
 def show_workers(nsqd):
-    """Make the master answer `!workers`."""
+    """Make the master answer `!workers`, and carry out `!replace`."""
     called = nsqd._requests.called
+    notified = nsqd._requests.notified
 
     def answer(index, request):
         if request.method == "DescribeWorkers":
             return nsqd._lifecycle.describe()
         return called(index, request)
 
+    def note(index, request):
+        if request.method != "ReplaceWorker":
+            return notified(index, request)
+        try:
+            nsqd._lifecycle.replace_in_place(request.args["worker"])
+        except StartError as error:
+            print(error, file=sys.stderr)
+
     nsqd._requests.called = answer
+    nsqd._requests.notified = note
 
 
 if __name__ == "__main__":

@@ -59,6 +59,14 @@ class Common(NamedTuple):
         return [keep(memory), [keep(fd) for fd in wake], keep(alive), keep(held)]
 
 
+class Successor(NamedTuple):
+    """A started process that will take over from a running worker, and the end of a socket pair
+    that the worker gets, so that it can hand over."""
+
+    born: Born
+    succession: socket.socket
+
+
 class Launcher:
     """Starts workers.
 
@@ -126,10 +134,24 @@ class Launcher:
 
     def launch(self, worker: int) -> Born:
         """Start one worker as a new program."""
-        return self._start(
-            worker,
-            lambda boot_fd, fds: spawn.spawn(spawn.python(WORKER, str(boot_fd)), fds),
-        )
+        return self._start(worker, _execute)
+
+    def launch_successor(self, worker: int) -> Successor | None:
+        """Start a process that waits until it takes over from a running worker; None if it would
+        not find the worker's messages. Raises OSError."""
+        memory = self.memory.begin_successor(worker)
+        if memory is None:
+            return None
+        ours, its = ancillary.pair()
+        try:
+            born = self._start_with(worker, memory, _execute, its)
+        except BaseException:
+            ours.close()
+            self.memory.not_succeeded(worker)
+            raise
+        finally:
+            its.close()
+        return Successor(born, ours)
 
     def _start(self, worker: int, start: Callable[[int, list[int]], int]) -> Born:
         """Start one worker process. Raises OSError."""
@@ -141,7 +163,11 @@ class Launcher:
             raise
 
     def _start_with(
-        self, worker: int, memory: WorkerMemory | None, start: Callable[[int, list[int]], int]
+        self,
+        worker: int,
+        memory: WorkerMemory | None,
+        start: Callable[[int, list[int]], int],
+        succession: socket.socket | None = None,
     ) -> Born:
         """Start one worker process. Its generation is its rings' generation."""
         control, its_control = ancillary.pair()
@@ -153,6 +179,8 @@ class Launcher:
             "lock": self._lock.fd,
             "memory": self._common.memory,
         }
+        if succession is not None:
+            fds["succession"] = succession.fileno()
         boot = {
             "formats": formats.numbers_in_use(),
             "worker": worker,
@@ -177,3 +205,8 @@ class Launcher:
             its_control.close()
             its_handoff.close()
         return Born(worker, pid, control, handoff)
+
+
+def _execute(boot_fd: int, fds: list[int]) -> int:
+    """Run a worker as a new program."""
+    return spawn.spawn(spawn.python(WORKER, str(boot_fd)), fds)

@@ -274,7 +274,7 @@ class Master:
         self._watch_signals()
         self._acceptor.end_rest()
         self._report_serving()
-        self._upgrade.report()
+        self._upgrade.resume(self._lifecycle)
         gevent.spawn(self._adopt, found)
         return self._run()
 

@@ -1,14 +1,16 @@
-"""An upgrade in place: the master executes the next version of nsqd in its own process.
+"""An upgrade in place: the master executes the next version of nsqd in its own process, and then
+replaces its workers.
 
 Owns the order of the steps, and what is known about the latest upgrade:
 
     trial     a child process of the next version reads a copy of the state
     rest      nothing is half done
     execute   the next version continues with the workers, connections and topics
+    worker N  worker N has handed over to a process of the next version; one step for each worker
     done
 
-If a step fails, nsqd continues as before. The parts of the master write and read their own state;
-master_state passes it on.
+If a step fails, nsqd continues as before: a worker that cannot be replaced serves on. The parts of
+the master write and read their own state; master_state passes it on.
 """
 
 import os
@@ -17,12 +19,12 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
 
 from nsqcy import __version__
-from nsqcy.errors import NsqError
+from nsqcy.errors import NsqError, StartError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import one_line
@@ -34,12 +36,23 @@ from nsqcy.process.ancillary import Keep
 from nsqcy.process.systemd import Notifier
 
 TRIAL, REST, EXECUTE, DONE = "trial", "rest", "execute", "done"
+ATTEMPTS = 2  # to replace a worker
 _SIGNALS = (*spawn.BLOCKED, signal.SIGQUIT)
 """Signals whose handlers the next version must install before it can receive them."""
 
 
 class UpgradeFailed(NsqError):
     """A step failed, and nsqd continues as before; str() says why."""
+
+
+class OldWorkers(Protocol):
+    """The workers. Some of them may run the previous version."""
+
+    def of_previous_version(self) -> list[int]:
+        """Return the workers that run the previous version."""
+
+    def replace_in_place(self, index: int) -> None:
+        """Replace a running worker. Raises StartError if it serves on instead, or has died."""
 
 
 class Upgrade:
@@ -97,17 +110,18 @@ class Upgrade:
         one could not take over."""
         self._error = state.failure
         self._count = dumped["count"] + (not self._error)
-        self._steps = dumped["steps"] + ([] if self._error else [DONE])
+        self._steps = dumped["steps"]
         self._before = state.version
         self._executed_at = dumped["executed_at"]
 
-    def report(self) -> None:
-        """Log the outcome."""
+    def resume(self, workers: OldWorkers) -> None:
+        """Report what has happened, and replace the workers."""
         if self._error:
             events.upgrade_reverted(self._log, error=self._error)
         else:
             away = (time.monotonic_ns() - self._executed_at) // 1_000_000
             events.upgraded(self._log, away, version=__version__, before=self._before)
+            self._greenlet = gevent.spawn(self._replace, workers)
 
     # -- the steps
 
@@ -127,6 +141,36 @@ class Upgrade:
             events.upgrade_failed(self._log, error=self._error)
         finally:
             self._greenlet = None
+
+    def _replace(self, workers: OldWorkers) -> None:
+        """Replace the workers that run the previous version, one after the other."""
+        failures = []
+        for index in workers.of_previous_version():
+            failure = self._replace_worker(workers, index)
+            if failure:
+                failures.append(failure)
+            else:
+                self._step(f"worker {index}")
+        if failures:
+            self._error = "; ".join(failures)
+            events.upgrade_incomplete(self._log, before=self._before, error=self._error)
+        else:
+            self._step(DONE)
+        self._greenlet = None
+
+    def _replace_worker(self, workers: OldWorkers, index: int) -> str:
+        """Return why a worker still runs the previous version, or ""."""
+        failure = ""
+        for _ in range(ATTEMPTS):
+            if index not in workers.of_previous_version():
+                break  # it has died, and was started again
+            try:
+                workers.replace_in_place(index)
+            except StartError as error:
+                failure = str(error)
+            else:
+                break
+        return failure if index in workers.of_previous_version() else ""
 
     def _step(self, name: str) -> None:
         self._steps.append(name)

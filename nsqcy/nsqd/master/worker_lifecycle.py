@@ -6,6 +6,9 @@ workers are notified, and answer when they no longer touch its rings; the rings 
 worker is restarted and loads its topics; the other workers are notified that it is up; and it
 receives connections.
 
+A running worker can be replaced in place: it hands over to a successor, and its clients do not
+notice. This module carries out the steps that master/replacement decides on.
+
 At the end, a worker that has left messages in memory is started once more, so that it restores and
 saves them.
 """
@@ -26,9 +29,18 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.exit_report import describe as describe_unsaved
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.lost_memory import LostMemory
+from nsqcy.nsqd.master.replacement import KEPT, LOST, Replacement
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
 from nsqcy.nsqd.master.workers import Phase, Requests, WorkerHandle, Workers
-from nsqcy.nsqd.process_messages.to_worker import Load, PeerDown, PeerUp, Stop, WindDown
+from nsqcy.nsqd.process_messages.to_worker import (
+    HandOverTo,
+    Load,
+    PeerDown,
+    PeerUp,
+    Stop,
+    TakeOver,
+    WindDown,
+)
 from nsqcy.nsqd.reading_marks import WHOLE_TOPIC, Mark
 from nsqcy.process import arbiter, heartbeat
 from nsqcy.process.acceptor import Acceptor
@@ -69,6 +81,8 @@ class WorkerLifecycle:
         self._lost_memory = lost_memory
         self._exits: dict[int, gevent.Greenlet] = {}
         """By worker, what follows its latest exit."""
+        self._of_previous_version: set[int] = set()
+        """Process ids of the workers that the previous version of the master has started."""
         self._unrestored: set[int] = set()
         """Workers that exited, as requested, before they had restored their memory."""
         self._workers = workers
@@ -125,10 +139,15 @@ class WorkerLifecycle:
             handle = self._handle(Born(each["worker"], each["pid"], control, handoff))
             handle.restore(each)
             self._workers.add(handle)
+            self._of_previous_version.add(handle.pid)
             self._acceptor.add(handle.index, handle)
         self.arbiter.restore(dumped["children"])
         self.arbiter.check_early_deaths()
         self.arbiter.start()
+
+    def of_previous_version(self) -> list[int]:
+        """Return the workers that the previous version of the master has started."""
+        return sorted(each.index for each in self._workers if each.pid in self._of_previous_version)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each worker, for /metrics."""
@@ -155,6 +174,9 @@ class WorkerLifecycle:
     def stop(self) -> list[str]:
         """Stop all workers; return the messages that they have not saved, with reasons. Empty if
         they have saved everything."""
+        for replacement in list(self._workers.replacements.values()):
+            replacement.cancel("nsqd stops")
+            replacement.ended.wait()
         children = self.arbiter.children
         running = [child for child in children if child.pid]
         self.arbiter.signal_all(signal.SIGCONT)  # a suspended process must save as well
@@ -253,6 +275,94 @@ class WorkerLifecycle:
                 found.append(text)
         return found
 
+    # -- replacements of running workers
+
+    def replace_in_place(self, index: int) -> None:
+        """Replace a running worker by a new process, which takes over its topics and connections.
+        Returns once it serves. Raises StartError if the worker serves on instead, or has died."""
+        old = self._workers.get(index)
+        if old is None or not old.ready or self._phase.ending:
+            raise StartError(f"worker {index} is not up")
+        if index in self._workers.replacements:
+            raise StartError(f"worker {index} is being replaced already")
+        new, steps = self._start_successor(old)
+        # The hub has not run since the start, so that nothing has been reported yet.
+        replacement = self._workers.replacements[index] = Replacement(steps)
+        try:
+            outcome = replacement.run()
+            steps.close()
+            if outcome in (KEPT, LOST):
+                self._drop_successor(old, new)
+            del self._workers.replacements[index]
+            if outcome == LOST and replacement.exit_code is not None:
+                self.arbiter.on_exit(index, replacement.exit_code)
+        finally:
+            replacement.ended.set()
+        if outcome in (KEPT, LOST):
+            events.worker_not_replaced(self._log, worker=index, reason=replacement.reason)
+            raise StartError(f"worker {index} is not replaced - {replacement.reason}")
+        new.settled.wait()
+        if self._workers.get(index) is not new:
+            raise StartError(f"worker {index} died after it was replaced")
+        events.worker_replaced(self._log, worker=index)
+
+    def _start_successor(self, old: WorkerHandle) -> tuple[WorkerHandle, "_Steps"]:
+        """Start the successor of a worker. Raises StartError."""
+        index = old.index
+        try:
+            started = self._launcher.launch_successor(index)
+        except OSError as error:
+            text = f"worker {index}: cannot start a successor: {error.strerror}"
+            raise StartError(text) from None
+        if started is None:
+            raise StartError(f"worker {index}: a successor would not find its messages in memory")
+        new = self._handle(started.born)
+        self.arbiter.successor_born(index, new.pid)
+        return new, _Steps(self, old, new, started.succession)
+
+    def begin_hand_over(
+        self, old: WorkerHandle, new: WorkerHandle, succession: socket.socket
+    ) -> None:
+        """Have a worker hand over to its successor."""
+        self._acceptor.remove(old.index)
+        TakeOver(self._launcher.context).notify(new.channel)
+        HandOverTo((succession.detach(),)).notify(old.channel)
+        old.channel.hold()
+
+    def promote(self, old: WorkerHandle, new: WorkerHandle) -> None:
+        """Use the successor as the worker."""
+        self._memory.succeeded(old.index)
+        self.arbiter.promote(old.index)
+        new.knows_peers = new.ready = True
+        self._workers.add(new)
+        new.channel.take_over(old.channel)
+        self._retire(old)
+        gevent.spawn(self._let_in_successor, new)
+
+    def _let_in_successor(self, handle: WorkerHandle) -> None:
+        handle.up.wait()
+        error = self._load_quietly(handle)
+        if error is not None:
+            events.topics_not_loaded(self._log, error, worker=handle.index)
+        elif self._workers.get(handle.index) is handle and not self._phase.ending:
+            self._let_in(handle)
+
+    def _drop_successor(self, old: WorkerHandle, new: WorkerHandle) -> None:
+        """Use the worker as before, after its successor has ended without taking over."""
+        self.arbiter.drop_successor(old.index)
+        self._memory.not_succeeded(old.index)
+        new.sender.close()
+        new.channel.close("the successor has exited")
+        old.channel.release()
+        if self._workers.get(old.index) is old and not self._phase.ending:
+            self._acceptor.add(old.index, old)
+
+    def left_successor(self, index: int, code: int) -> None:
+        self._workers.replacements[index].left(code)
+
+    def successor_exited(self, index: int, code: int) -> None:
+        self._workers.replacements[index].successor_left(code)
+
     def kill(self) -> None:
         """Kill all workers, because no client was served."""
         self.arbiter.halt()
@@ -282,6 +392,12 @@ class WorkerLifecycle:
         self._acceptor.remove(index)
         if handle is None:
             return
+        self._retire(handle)
+        # A greenlet, because each of its last messages has one, which must run first.
+        self._exits[index] = gevent.spawn(self._follow_up, index, code)
+
+    def _retire(self, handle: WorkerHandle) -> None:
+        """Use the process behind a handle no more."""
         back = handle.sender.close()
         handle.channel.drain()  # read its last messages
         handle.channel.close("the worker has exited")
@@ -291,8 +407,6 @@ class WorkerLifecycle:
             self._acceptor.give(back)
         else:
             _close(back)
-        # A greenlet, because each of its last messages has one, which must run first.
-        self._exits[index] = gevent.spawn(self._follow_up, index, code)
 
     def _follow_up(self, index: int, code: int) -> None:
         """Handle a worker's exit, after its last messages."""
@@ -423,6 +537,34 @@ class WorkerLifecycle:
             "connections": slot.connections,
             "busy": slot.busy,
         }
+
+
+class _Steps:
+    """`replacement.Steps` for one worker and its successor."""
+
+    def __init__(
+        self,
+        lifecycle: WorkerLifecycle,
+        old: WorkerHandle,
+        new: WorkerHandle,
+        succession: socket.socket,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._old = old
+        self._new = new
+        self._succession = succession
+
+    def begin_hand_over(self) -> None:
+        self._lifecycle.begin_hand_over(self._old, self._new, self._succession)
+
+    def promote(self) -> None:
+        self._lifecycle.promote(self._old, self._new)
+
+    def end_successor(self) -> None:
+        self._lifecycle.arbiter.dismiss_successor(self._old.index)
+
+    def close(self) -> None:
+        self._succession.close()
 
 
 def _close(items: list[Accepted]) -> None:

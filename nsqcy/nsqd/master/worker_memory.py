@@ -10,7 +10,11 @@ gets a new `state`. When it has restored everything, `left` is closed. If it die
 state is dropped, and the next replacement reads the same `left`. `marks` is the page that shows
 what is being read (nsqd/reading_marks.py).
 
+A successor takes over from a worker that is up: it gets a new state (`next`), and the worker's
+state is what it will read. If it takes over, these become `state` and `left`, as after a death.
+
     up                        records, state, marks
+    up, with a successor      records, state, marks, next
     up, and restoring         records, state, marks, left
     down after a death        records, marks, left
     down after a clean exit   nothing
@@ -91,7 +95,7 @@ class _Held:
     """The descriptors of one worker."""
 
     def __init__(self) -> None:
-        self.records = self.state = self.left = self.marks = NONE
+        self.records = self.state = self.left = self.marks = self.next = NONE
         self.left_out = LeftOut()
         self.is_kept = False
 
@@ -110,7 +114,7 @@ class _Held:
         self.is_kept = dumped["is_kept"]
 
 
-_NAMES = ("records", "state", "left", "marks")
+_NAMES = ("records", "state", "left", "marks", "next")
 
 
 class MemoryOfWorkers:
@@ -172,6 +176,26 @@ class MemoryOfWorkers:
         self._close(held, "state")
         if held.left == NONE:
             self._free(held)
+
+    def begin_successor(self, worker: int) -> WorkerMemory | None:
+        """Return what the successor of a running worker gets; None if it could not find the
+        worker's messages there, because they are not in a memfd, or not restored yet. Raises
+        OSError."""
+        held = self._held[worker]
+        if held.state == NONE or held.left != NONE:
+            return None
+        self._calls.clear_mark(held.marks)
+        held.next = self._calls.create()
+        return WorkerMemory(held.records, held.next, held.state, held.marks, [])
+
+    def not_succeeded(self, worker: int) -> None:
+        """Handle the end of a successor that has not taken over."""
+        self._close(self._held[worker], "next")
+
+    def succeeded(self, worker: int) -> None:
+        """Handle a successor that has taken over: it restores what its predecessor has left."""
+        held = self._held[worker]
+        held.left, held.state, held.next = held.state, held.next, NONE
 
     def restored(self, worker: int) -> None:
         """Handle a worker's report that it has restored everything that its predecessor has

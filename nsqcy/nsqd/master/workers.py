@@ -12,6 +12,7 @@ from gevent.event import Event
 
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.master.launcher import Born
+from nsqcy.nsqd.master.replacement import Replacement
 from nsqcy.nsqd.process_calls import Call, Result
 from nsqcy.process.acceptor import Acceptor
 from nsqcy.process.ancillary import Keep
@@ -150,6 +151,8 @@ class Workers:
         self._log = log
         self.unsaved: dict[int, dict[str, int]] = {}
         """Number of messages that exiting workers could not save, by worker and topic."""
+        self.replacements: dict[int, Replacement] = {}
+        """Replacements in progress, by worker."""
 
     def __iter__(self) -> Iterator[WorkerHandle]:
         return iter(list(self._handles.values()))

@@ -40,6 +40,40 @@ class Restored(WorkerReport[None]):
         target.memory.restored(self.worker)
 
 
+class SuccessorWaits(WorkerReport[None]):
+    """A successor has imported its modules, and waits for its predecessor to hand over."""
+
+    worker: int
+
+    def run(self, target: MasterSide) -> None:
+        replacement = target.workers.replacements.get(self.worker)
+        if replacement is not None:
+            replacement.successor_waits()
+
+
+class TakenOver(WorkerReport[None]):
+    """A successor is the worker from now on."""
+
+    worker: int
+
+    def run(self, target: MasterSide) -> None:
+        replacement = target.workers.replacements.get(self.worker)
+        if replacement is not None:
+            replacement.taken_over()
+
+
+class Kept(WorkerReport[None]):
+    """The worker has not handed over to its successor, and serves on."""
+
+    worker: int
+    reason: str
+
+    def run(self, target: MasterSide) -> None:
+        replacement = target.workers.replacements.get(self.worker)
+        if replacement is not None:
+            replacement.kept(self.reason)
+
+
 class Place(WorkerReport[int]):
     """Return a topic's owner. If the topic is new, the master places it."""
 

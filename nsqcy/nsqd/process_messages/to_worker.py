@@ -39,6 +39,8 @@ class Process(Protocol):
     def change_option(self, name: str, value: Any) -> None: ...
     def wind_down(self) -> None: ...
     def stop(self) -> None: ...
+    def take_over(self, context: dict[str, Any]) -> None: ...
+    def hand_over_to(self, fd: int) -> None: ...
 
 
 class ProcessMessage(Call[Process, Result]):
@@ -115,6 +117,26 @@ class Stop(ProcessMessage[None]):
 
     def run(self, target: Process) -> None:
         target.stop()
+
+
+class TakeOver(ProcessMessage[None]):
+    """Take over once the predecessor has handed over. The context is newer than in the boot
+    data."""
+
+    context: dict[str, Any]
+
+    def run(self, target: Process) -> None:
+        target.take_over(self.context)
+
+
+class HandOverTo(ProcessMessage[None]):
+    """Hand everything over to the successor at the other end of the socket in `fds`, and exit.
+    Without success, report `Kept`, and serve on."""
+
+    fds: tuple[int, ...]
+
+    def run(self, target: Process) -> None:
+        target.hand_over_to(self.fds[0])
 
 
 # Engine messages

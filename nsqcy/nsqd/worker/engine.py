@@ -1,13 +1,14 @@
 """A worker's engine: connects its topics, sessions and HTTP to the process around them.
 
 Owns the order in which the parts start and stop, and which part handles a control message. The
-parts are topic_verbs, http_backend, worker_stats, session_migration and metadata_notifier.
+parts are topic_verbs, http_backend, worker_stats, session_migration, whole_handover and
+metadata_notifier.
 """
 
 import functools
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -42,7 +43,9 @@ from nsqcy.nsqd.worker.negotiate import Identity, negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.session_handover import SessionMigration
+from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
+from nsqcy.nsqd.worker.whole_handover import WholeHandover
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
 from nsqcy.protocol.core import COUNTED, Session, SessionManager
@@ -159,7 +162,8 @@ class Engine:
             on_event=self._on_event,
             log=boot.log,
         )
-        self._memory.inherit(self._shard)
+        self._parcels = boot.parcels
+        self._memory.inherit(self._shard, taken_over=boot.parcels is not None)
         path = options.data_path
         if shared_sync.is_reliable(path) and self._io.open_file_system(path):
             self._shard.shares_syncs_from = shared_sync.count
@@ -235,8 +239,14 @@ class Engine:
             sampler=self._rate_sampler,
             give_way=self._give_way,
         )
+        self._handover = WholeHandover(
+            self._loop, self._manager, mesh, self._http, self._io, boot.log
+        )
         self._stopped = False
-        self._loop.start()
+        if self._parcels is None:
+            self._loop.start()
+        else:
+            self._handover.restore_streams(self._parcels)
         self._live_objects = None
         if COUNTED:
             self._live_objects = LiveObjects(f"worker {self._index}", self._manager, pool, boot.log)
@@ -259,6 +269,10 @@ class Engine:
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
+        if self._parcels is not None:
+            self._handover.restore_clients(self._parcels)
+            self._parcels = None
+            self._loop.start()
         self._rate_sampler.start()
         if self._copies is not None:
             self._copies.wait()
@@ -388,6 +402,23 @@ class Engine:
         """Return whether one more topic is allowed. Workers that check at the same time may all
         find the last free slot."""
         return self._shared.topics() < self._options.max_topics
+
+    # -- the hand-over to a successor
+
+    def begin_rest(self) -> None:
+        if self._copies is not None:
+            raise NotHandedOver("topics with copies cannot be handed over")
+        self._handover.begin_rest()
+
+    def is_at_rest(self) -> bool:
+        return self._handover.is_at_rest()
+
+    def end_rest(self) -> None:
+        self._handover.end_rest()
+
+    def pack(self) -> Iterator[Parcel]:
+        yield from self._handover.pack()
+        self._notifier.flush()
 
     def wind_down(self) -> None:
         self._loop.enter()

@@ -52,8 +52,9 @@ class LeftMemories:
             MemoryRange(fd=self._memory.state_fd),
         )
 
-    def inherit(self, shard: Shard) -> None:
-        """Let a shard restore its topics from the memory that is left."""
+    def inherit(self, shard: Shard, *, taken_over: bool) -> None:
+        """Let a shard restore its topics from the memory that is left. `taken_over`: the consumers
+        will be there, too."""
         if self._memory is None or self._memory.left_fd < 0:
             return
         left = LeftMemory(MemoryRange(fd=self._memory.left_fd))
@@ -61,7 +62,8 @@ class LeftMemories:
         if left.refusal is not None:
             events.memory_refused(self._log, reason=left.refusal)
         page = ReadingMarks(self._memory.marks_fd)
-        shard.inherit(left, Marks(page, self._memory.leave_out))
+        marks = Marks(page, self._memory.leave_out)
+        shard.inherit(left, marks, taken_over=taken_over)
         self._left = left
 
     def report(self) -> None:

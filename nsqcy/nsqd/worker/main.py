@@ -7,6 +7,9 @@ and its exit. The engine, which is plugged in by name, serves the clients.
 The worker exits when the master requests this, or when the master has exited. It ignores signals
 for the whole process group (^C, a service manager's SIGTERM), which the master handles.
 process/arbiter.py defines the exit codes.
+
+A successor (nsqd/worker/succession.py) imports its modules and waits. It makes its engine once its
+predecessor has handed over; until then, it does nothing that another process could notice.
 """
 
 import _thread
@@ -18,11 +21,12 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import gevent
-from gevent.event import AsyncResult
+from gevent.event import AsyncResult, Event
 
 from nsqcy import formats
 from nsqcy.errors import StartError
@@ -30,9 +34,11 @@ from nsqcy.ipc.core import Shared
 from nsqcy.logging import events
 from nsqcy.logging import logger as log
 from nsqcy.nsqd.boot_memory import WorkerMemory
-from nsqcy.nsqd.process_messages.reports import Up
-from nsqcy.nsqd.process_messages.to_worker import ProcessMessage
+from nsqcy.nsqd.process_messages.reports import Kept, SuccessorWaits, TakenOver, Up
+from nsqcy.nsqd.process_messages.to_worker import ProcessMessage, TakeOver
+from nsqcy.nsqd.worker import succession
 from nsqcy.nsqd.worker.master_link import MasterLink
+from nsqcy.nsqd.worker.succession import HandingOver, NotHandedOver, Parcel, TakingOver
 from nsqcy.process import arbiter, oom_score, openfiles, spawn
 from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
@@ -41,6 +47,8 @@ from nsqcy.util import garbage
 
 # Less than the 5 s for which a starting nsqd waits for orphans to release the data-path lock.
 ORPHAN_LIMIT = 4.0
+REST_LIMIT = 1.0  # maximum seconds to answer what is outstanding before a hand-over
+REST_STEP = 0.001  # seconds between two checks
 
 
 class Boot(NamedTuple):
@@ -57,6 +65,7 @@ class Boot(NamedTuple):
     log: log.Log
     master: MasterLink
     memory: WorkerMemory | None  # memfds for messages; None: only this process can use its memory
+    parcels: list[Parcel] | None = None  # what the predecessor has handed over, if it has
 
 
 class Engine(Protocol):
@@ -98,6 +107,22 @@ class Engine(Protocol):
         """Waits. Handle any other call or notification from the master or another worker; return a
         value or an Answer. The engine closes the request's descriptors."""
 
+    def begin_rest(self) -> None:
+        """Read nothing more from clients, and begin nothing that takes long. Raises NotHandedOver
+        if this engine cannot be handed over."""
+
+    def is_at_rest(self) -> bool:
+        """Return whether everything outstanding is answered, and nothing is under way."""
+
+    def end_rest(self) -> None:
+        """Serve clients again."""
+
+    def pack(self) -> Iterator[Parcel]:
+        """End the last turn, so that the memory is as after a death, and return everything else
+        that the successor needs. Must not switch to another greenlet. Changes nothing: `end_rest`
+        may follow. A successor's engine finds this in `boot.parcels`, and continues with it at the
+        end of `load`."""
+
     def wind_down(self) -> None:
         """Answer the publishes that have been executed, execute no more, and end the connections of
         producers. Other workers still forward publishes to this one. Waits."""
@@ -122,9 +147,10 @@ class Worker:
         self._alive = fds["alive"]
         self._done: AsyncResult = AsyncResult()
         self._ending = False
-        shared = Shared(fds["memory"], data["workers"])
+        self._serving = 0  # calls in progress
+        self._shared = Shared(fds["memory"], data["workers"])
         self._link = MasterLink(self._channel)
-        boot = Boot(
+        self._boot = Boot(
             self.index,
             data["workers"],
             data["generation"],
@@ -132,35 +158,133 @@ class Worker:
             fds["memory"],
             data["wake"],
             data["context"],
-            shared,
+            self._shared,
             lines,
             self._link,
             memory,
         )
-        self._engine = _make_engine(data["engine"], boot)
-        self._heartbeat = Heartbeat(shared, self.index, self._engine.connections)
-        self._receiver = Receiver(_socket(fds["handoff"]), self._engine.adopt)
+        self._handoff = fds["handoff"]
+        self._engine_name = data["engine"]
+        self._engine: Engine
+        self._receiver: Receiver
+        self._made = Event()  # the engine exists
+        self._loaded = Event()  # the engine can serve other processes
+        self._context: AsyncResult = AsyncResult()
+        self._succession: socket.socket | None = None
+        if "succession" in fds:
+            os.set_inheritable(fds["succession"], False)
+            self._succession = _socket(fds["succession"])
+            import_module(self._engine_name.partition(":")[0])
+        else:
+            self._make_engine(self._boot)
+            self._loaded.set()
 
     def run(self) -> int:
         """Run; return the exit code."""
-        self._heartbeat.start()
+        if self._succession is None:
+            self._heartbeat.start()
         pipe = gevent.get_hub().loop.io(self._alive, 1)
         pipe.start(gevent.spawn, self._end, arbiter.ORPHANED)
         _thread.start_new_thread(_outlive, (self._alive,))
         self._channel.start()
-        self._link.notify(Up(self.index))
+        if self._succession is None:
+            self._link.notify(Up(self.index))
+        else:
+            succession.reached("waiting")
+            self._link.notify(SuccessorWaits(self.index))
+            gevent.spawn(self._succeed, self._succession)
         code: int = self._done.get()
         pipe.stop()
         pipe.close()
         return code
 
+    def _make_engine(self, boot: Boot) -> None:
+        module, _, attribute = self._engine_name.partition(":")
+        self._engine = getattr(import_module(module), attribute)(boot)
+        self._heartbeat = Heartbeat(self._shared, self.index, self._engine.connections)
+        self._receiver = Receiver(_socket(self._handoff), self._engine.adopt)
+        self._made.set()
+
+    # -- the hand-over
+
+    def _succeed(self, sock: socket.socket) -> None:
+        """Become the worker, once the predecessor has handed over."""
+        try:
+            parcels = TakingOver(sock).receive()
+        except NotHandedOver:
+            self._done.set(arbiter.CLEAN)
+            return
+        sock.close()
+        succession.reached("taken over")
+        self._link.notify(TakenOver(self.index))
+        context = self._context.get()
+        try:
+            self._make_engine(self._boot._replace(context=context, parcels=parcels))
+        except Exception:
+            events.worker_boot_failed(self._log, self.index, traceback.format_exc())
+            self._done.set(arbiter.NOT_BOOTED)
+            return
+        self._heartbeat.start()
+        self._link.notify(Up(self.index))
+
+    def take_over(self, context: dict[str, Any]) -> None:
+        self._log.level = context["log"]["level"]
+        self._context.set(context)
+
+    def hand_over_to(self, fd: int) -> None:
+        succession.reached("resting")
+        sock = socket.socket(fileno=fd)
+        self._receiver.pause()
+        try:
+            self._rest()
+            succession.reached("at rest")
+            handing_over = HandingOver(sock)
+            handing_over.send(self._engine.pack())
+            self._flush()
+            succession.reached("committing")
+            handing_over.commit()
+            succession.reached("handed over")
+            os._exit(arbiter.HANDED_OVER)
+        except Exception as error:
+            sock.close()
+            if not isinstance(error, NotHandedOver):
+                events.worker_hand_over_failed(self._log, self.index, traceback.format_exc())
+            self._engine.end_rest()
+            if not self._ending:
+                self._receiver.start()
+            self._link.notify(Kept(self.index, str(error) or type(error).__name__))
+
+    def _rest(self) -> None:
+        """Return once nothing is under way. Raises NotHandedOver."""
+        deadline = time.monotonic() + REST_LIMIT
+        self._engine.begin_rest()
+        # One of the calls is this one.
+        while self._serving > 1 or not (self._engine.is_at_rest() and self._channel.is_flushed):
+            if self._ending or time.monotonic() >= deadline:
+                raise NotHandedOver(f"requests have not ended within {REST_LIMIT:g} s")
+            gevent.sleep(REST_STEP)
+
+    def _flush(self) -> None:
+        """Send the reports to the master that end the last turn. Raises NotHandedOver."""
+        self._channel.flush()
+        if not self._channel.is_flushed:
+            raise NotHandedOver("the master does not read")
+
     # -- messages from the master, and from other workers through it
 
     def called(self, request: Request) -> Any:
         """Answer the master, or another worker through the master."""
-        if request.method in ProcessMessage.kinds:
-            return ProcessMessage.decode(request).serve(self)
-        return self._engine.call(request)
+        self._serving += 1
+        try:
+            if request.method == TakeOver.__name__:
+                return ProcessMessage.decode(request).serve(self)
+            self._made.wait()
+            if request.method in ProcessMessage.kinds:
+                return ProcessMessage.decode(request).serve(self)
+            self._loaded.wait()
+            return self._engine.call(request)
+        finally:
+            self._serving -= 1
 
     def notified(self, request: Request) -> None:
         """Handle a notification from the master."""
@@ -183,6 +307,7 @@ class Worker:
             events.worker_load_failed(self._log, self.index, traceback.format_exc())
             gevent.spawn(self._done.set, arbiter.NOT_LOADED)
             raise
+        self._loaded.set()
         if not self._ending:
             self._receiver.start()
 
@@ -213,6 +338,9 @@ class Worker:
         if self._ending:
             return
         self._ending = True
+        if not self._made.is_set():  # a successor that does not serve
+            self._done.set(code)
+            return
         self._receiver.close()
         try:
             if not self._engine.stop():
@@ -222,12 +350,6 @@ class Worker:
             code = arbiter.CRASHED
         # The answer to "stop" must be queued first, which happens when this greenlet returns.
         gevent.spawn(self._done.set, code)
-
-
-def _make_engine(name: str, boot: Boot) -> Engine:
-    module, _, attribute = name.partition(":")
-    engine: Engine = getattr(import_module(module), attribute)(boot)
-    return engine
 
 
 def _socket(fd: int) -> socket.socket:

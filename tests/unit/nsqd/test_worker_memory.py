@@ -74,6 +74,7 @@ class Model:
         self.left = -1  # the state that waits to be restored
         self.records = -1
         self.restoring = False
+        self.next: WorkerMemory | None = None  # what the successor got
         self.deaths: list[Mark] = []
 
     def owned(self) -> set[int]:
@@ -81,6 +82,8 @@ class Model:
         found = {self.left, self.records}
         if self.is_up and self.given is not None:
             found |= {self.given.state_fd, self.given.records_fd}
+        if self.next is not None:
+            found.add(self.next.state_fd)
         return found - {-1}
 
     def leave_out(self) -> list[tuple[str, int]]:
@@ -107,9 +110,12 @@ class History:
         model = self.models[worker]
         if not model.is_up:
             self.start(worker, model)
+        elif model.next is not None:
+            self.random.choice([self.succeed, self.not_succeed, self.use])(worker, model)
         else:
             actions = [self.use, self.die, self.exit, self.restore, self.not_started]
-            weights = [4, 3, 1, 3, 1]
+            actions.append(self.begin_successor)
+            weights = [4, 3, 1, 3, 1, 3]
             self.random.choices(actions, weights)[0](worker, model)
         self.check()
 
@@ -136,6 +142,35 @@ class History:
         assert self.calls.kinds[given.marks_fd] == "marks"
         assert given.marks_fd not in self.calls.marks
         assert sorted(given.leave_out) == sorted(model.leave_out())
+
+    def begin_successor(self, worker: int, model: Model) -> None:
+        self.calls.failing = self.random.choice([0, 0, 1])
+        may_fail = self.calls.failing == 1
+        try:
+            given = self.memory.begin_successor(worker)
+        except OSError:
+            assert may_fail
+            return
+        finally:
+            self.calls.failing = 0
+        if model.given is None or model.left >= 0:
+            assert given is None
+            return
+        assert given is not None
+        assert (given.records_fd, given.left_fd) == (model.given.records_fd, model.given.state_fd)
+        assert (given.marks_fd, given.leave_out) == (model.given.marks_fd, [])
+        model.next = given
+
+    def succeed(self, worker: int, model: Model) -> None:
+        self.memory.succeeded(worker)
+        assert model.next is not None
+        model.given, model.next = model.next, None
+        model.left, model.records = model.given.left_fd, model.given.records_fd
+        model.restoring = True
+
+    def not_succeed(self, worker: int, model: Model) -> None:
+        self.memory.not_succeeded(worker)
+        model.next = None
 
     def use(self, worker: int, model: Model) -> None:
         if model.given is not None:

@@ -50,6 +50,17 @@ class House:
     def exited(self, index, code):
         self.left.append((index, code))
 
+    def left_successor(self, index, code):
+        self.left.append(("predecessor", index, code))
+
+    def successor_exited(self, index, code):
+        self.left.append(("successor", index, code))
+
+    def reap(self, child, code):
+        child.watcher.stop()
+        child.watcher.close()
+        self.arbiter._reaped(child, code)
+
     def pass_time(self, seconds, beating=()):
         for _ in range(seconds):
             self.now += SECOND
@@ -358,3 +369,78 @@ def test_a_child_that_died_before_the_next_program_watched():
     assert successor.left == [(0, 3)]
     for each in (house, successor):
         each.arbiter.close()
+
+
+# -- successors
+
+
+def test_a_promoted_successor_is_the_child(house):
+    child = house.children[0]
+    house.arbiter.on_up(0)
+    old = child.pid
+    house.arbiter.successor_born(0, 7)
+    house.arbiter.promote(0)
+    assert (child.pid, child.state, child.restarts) == (7, STARTING, 0)
+    [retired] = house.arbiter._retired
+    assert retired.pid == old
+    house.reap(retired, arbiter.HANDED_OVER)
+    assert (house.left, house.arbiter._retired, child.pid) == ([], [], 7)
+    house.die(0)
+    assert house.left == [(0, -9)]
+
+
+def test_the_exit_of_a_successor_changes_nothing(house):
+    pid = house.children[0].pid
+    house.arbiter.successor_born(0, 7)
+    house.arbiter.dismiss_successor(0)
+    assert house.sent == [(7, signal.SIGKILL)]
+    house.reap(house.arbiter._successors[0], -9)
+    assert house.left == [("successor", 0, -9)]
+    assert house.children[0].pid == pid
+    house.arbiter.dismiss_successor(0)
+    assert len(house.sent) == 1
+    house.arbiter.drop_successor(0)
+    house.die(0)
+    assert house.left[1:] == [(0, -9)]
+
+
+def test_the_owner_decides_what_follows_an_exit_before_the_promotion(house):
+    child = house.children[0]
+    house.arbiter.successor_born(0, 7)
+    house.reap(child, arbiter.HANDED_OVER)
+    assert house.left == [("predecessor", 0, arbiter.HANDED_OVER)]
+    house.arbiter.promote(0)
+    assert (child.pid, house.arbiter._retired) == (7, [])
+
+
+def test_the_exits_of_both_in_any_order_are_left_to_the_owner(house):
+    house.arbiter.successor_born(0, 7)
+    house.reap(house.arbiter._successors[0], -9)
+    house.reap(house.children[0], arbiter.HANDED_OVER)
+    assert house.left == [("successor", 0, -9), ("predecessor", 0, arbiter.HANDED_OVER)]
+    house.arbiter.drop_successor(0)
+    house.arbiter.on_exit(0, arbiter.HANDED_OVER)
+    assert house.left[2:] == [(0, arbiter.HANDED_OVER)]
+
+
+def test_a_successor_that_hangs_is_waited_for_only_at_the_end(house):
+    house.arbiter.successor_born(0, 7)
+    successor = house.arbiter._successors[0]
+    house.arbiter.drop_successor(0)
+    house.arbiter.halt()
+    house.die(0, 0)
+    house.die(1, 0)
+    assert not house.arbiter.wait(0)
+    house.reap(successor, -9)
+    assert house.arbiter.wait(0)
+
+
+def test_the_end_waits_for_successors(house):
+    house.arbiter.successor_born(0, 7)
+    successor = house.arbiter._successors[0]
+    house.arbiter.halt()
+    house.reap(house.children[0], 0)
+    house.die(1, 0)
+    assert not house.arbiter.wait(0)
+    house.reap(successor, 0)
+    assert house.arbiter.wait(0)

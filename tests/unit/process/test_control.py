@@ -625,3 +625,67 @@ def test_held_requests_of_a_peer_that_is_drained_are_handled(ends):
     right.drain()
     right.close()
     wait_until(lambda: peer.notes)
+
+
+# -- a channel that another one takes over
+
+
+def test_held_requests_are_sent_when_the_channel_is_released(ends):
+    peer = Peer(echo=lambda request: request.args["text"])
+    left, right = ends(Peer(answer=lambda request: 1), peer)
+    left.hold()
+    answer = gevent.spawn(left.call, "echo", 30, text="a")
+    gevent.sleep(0)
+    left.notify("note")
+    assert right.call("answer", 30) == Answer(1)  # answers are not held
+    assert not answer.ready() and not peer.notes
+    left.release()
+    assert answer.get() == Answer("a")
+    wait_until(lambda: [each.method for each in peer.notes] == ["note"])
+
+
+def test_another_channel_takes_over_what_is_held(ends):
+    old, _ = ends(Peer(), Peer(wait=lambda request: gevent.sleep(30)))
+    peer = Peer(echo=lambda request: os.read(request.fds[0], 10).decode())
+    new, _ = ends(Peer(), peer)
+    lost = gevent.spawn(old.call, "wait", 30)
+    gevent.sleep(0)
+    old.hold()
+    read, write = os.pipe()
+    os.write(write, b"text")
+    held = gevent.spawn(old.call, "echo", 30, fds=[read])
+    late = gevent.spawn(old.call, "echo", 0.001)
+    gevent.sleep(0)
+    old.notify("note")
+    with pytest.raises(CallTimeout):
+        late.get()
+    new.take_over(old)
+    old.close()
+    assert held.get() == Answer("text")
+    with pytest.raises(ChannelClosed):
+        lost.get()
+    wait_until(lambda: [each.method for each in peer.notes] == ["note"])
+    os.close(write)
+
+
+def test_a_closed_channel_takes_nothing_over(ends):
+    old, _ = ends()
+    new, _ = ends()
+    old.hold()
+    held = gevent.spawn(old.call, "echo", None)
+    gevent.sleep(0)
+    new.close()
+    new.take_over(old)
+    with pytest.raises(ChannelClosed):
+        held.get()
+
+
+def test_descriptors_of_held_requests_are_closed(ends):
+    left, _ = ends()
+    left.hold()
+    read, write = os.pipe()
+    left.notify("note", fds=[read])
+    left.close()
+    os.close(write)
+    with pytest.raises(OSError):
+        os.fstat(read)
