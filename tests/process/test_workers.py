@@ -113,7 +113,7 @@ def test_a_crash_is_restarted_with_a_dump_of_the_stacks(toy):
 
 
 def test_a_worker_without_a_beat_is_aborted(toy):
-    nsqd = toy(workers=2, silence=1_000_000_000).ready()
+    nsqd = toy(workers=2, silence=2_000_000_000).ready()
     client = nsqd.client_of(1)
     other = nsqd.client_of(0)
     assert client.ask("!hang") == "hanging"
@@ -125,7 +125,7 @@ def test_a_worker_without_a_beat_is_aborted(toy):
 
 
 def test_a_stopped_worker_is_not_murdered_and_others_serve(toy):
-    nsqd = toy(workers=2, silence=500_000_000).ready()
+    nsqd = toy(workers=2, silence=2_000_000_000).ready()
     client = nsqd.client_of(1)
     asking = nsqd.client_of(0)
     pid = nsqd.pid_of(1)
