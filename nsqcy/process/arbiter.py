@@ -362,7 +362,7 @@ class Arbiter:
 
     def signal_all(self, signum: int) -> None:
         """Send a signal to all running children."""
-        for child in (*self.children, *self._successors.values(), *self._retired):
+        for child in self._all():
             self._signal(child, signum)
 
     def close(self) -> None:
@@ -370,9 +370,12 @@ class Arbiter:
         self._timer.stop()
         self._timer.close()
 
+    def _all(self) -> Iterable[Child]:
+        """Return the children, and their successors and predecessors that have not exited."""
+        return (*self.children, *self._successors.values(), *self._retired)
+
     def _check_all_gone(self) -> None:
-        others = (*self._successors.values(), *self._retired)
-        if self._halting and not any(child.pid for child in (*self.children, *others)):
+        if self._halting and not any(child.pid for child in self._all()):
             self._all_gone.set()
 
     def _signal(self, child: Child, signum: int) -> None:

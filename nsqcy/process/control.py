@@ -280,12 +280,13 @@ class Channel:
         self._next_id = 1
         self._serving = 0  # requests that are being handled
         self._holds = False
-        self._held: list[tuple[Message, Request]] = []  # requests since `hold_requests`
+        # Requests from the peer since `hold_requests`.
+        self._held: list[tuple[Message, Request]] = []
         self._gives_up = False
         self._loop = loop
         self._reader = loop.io(sock.fileno(), 1)
         self._writer = loop.io(sock.fileno(), 2)
-        self._withheld: list[Message] | None = None  # requests since `hold`
+        self._withheld: list[Message] | None = None  # requests to the peer since `withhold`
         self.closed = False
 
     def start(self) -> None:
@@ -391,7 +392,7 @@ class Channel:
             return f"{len(self._pending)} calls are not answered"
         if self._serving:
             return f"{self._serving} requests are being handled"
-        if self._queue or self._unsent:
+        if not self.is_flushed:
             return "messages are not sent"
         return "a message is incomplete" if self._decoder.is_inside_message else ""
 
@@ -415,22 +416,23 @@ class Channel:
             blob, fds = base64.b64decode(each["blob"]), tuple(each["fds"])
             self._dispatch(Message(each["kind"], each["header"], blob, fds))
 
-    def hold(self) -> None:
-        """Keep further requests here, until `release` sends them, or another channel takes them
-        over. Answers are still sent."""
+    def withhold(self) -> None:
+        """Keep further requests to the peer here, until `release` sends them, or another channel
+        takes them over. Answers are still sent."""
         if self._withheld is None:
             self._withheld = []
 
     def release(self) -> None:
-        """Send the held requests."""
-        held, self._withheld = self._withheld, None
-        for message in held or ():
+        """Send the withheld requests."""
+        withheld, self._withheld = self._withheld, None
+        for message in withheld or ():
             self._send(message)
 
     def take_over(self, other: "Channel") -> None:
-        """Send the requests that another channel holds; their answers reach the same callers."""
-        held, other._withheld = other._withheld, None
-        for message in held or ():
+        """Send the requests that another channel withholds; their answers reach the same
+        callers."""
+        withheld, other._withheld = other._withheld, None
+        for message in withheld or ():
             if message.kind == CALL:
                 answer = other._pending.pop(message.header["id"], None)
                 if answer is None:  # the caller has stopped waiting

@@ -98,8 +98,10 @@ def pack(value: object) -> int:
 
 def unpack(fd: int) -> Any:
     """Read the JSON value from a descriptor created by `pack`, and close it."""
-    with os.fdopen(fd, "rb") as file:
-        return json.loads(file.read())
+    try:
+        return peek(fd)
+    finally:
+        os.close(fd)
 
 
 def peek(fd: int) -> Any:

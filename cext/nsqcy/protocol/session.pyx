@@ -604,12 +604,7 @@ cdef class Session(TopicCommands):
 
     def pack(self):
         """Pack the session for another worker: (state, unread bytes, unsent bytes)."""
-        cdef const uint8_t *data[64]
-        cdef size_t lengths[64]
-        cdef int i
         self.note_counts()
-        unsent = b"".join([
-            data[i][:lengths[i]] for i in range(self.output.pieces(data, lengths, 64))])
         state = negotiated(self) | {
             "format": formats.SESSION.number,
             "remote_address": self.remote_address,
@@ -624,7 +619,7 @@ cdef class Session(TopicCommands):
             state["secret"] = self.secret.decode("latin-1")
             state["authorization"] = self.authorization.source.decode("latin-1")
             state["auth_expires"] = self.auth_expires
-        return state, self.kept[self.kept_start:self.kept_end], unsent
+        return state, self.kept[self.kept_start:self.kept_end], self.output.unsent()
 
     def unpack(self, state, bytes unread not None, bytes unsent not None):
         """Restore a session that was packed by another worker."""

@@ -327,7 +327,7 @@ class WorkerLifecycle:
         self._acceptor.remove(old.index)
         TakeOver(self._launcher.context).notify(new.channel)
         HandOverTo((succession.detach(),)).notify(old.channel)
-        old.channel.hold()
+        old.channel.withhold()
 
     def promote(self, old: WorkerHandle, new: WorkerHandle) -> None:
         """Use the successor as the worker."""

@@ -633,7 +633,7 @@ def test_held_requests_of_a_peer_that_is_drained_are_handled(ends):
 def test_held_requests_are_sent_when_the_channel_is_released(ends):
     peer = Peer(echo=lambda request: request.args["text"])
     left, right = ends(Peer(answer=lambda request: 1), peer)
-    left.hold()
+    left.withhold()
     answer = gevent.spawn(left.call, "echo", 30, text="a")
     gevent.sleep(0)
     left.notify("note")
@@ -650,7 +650,7 @@ def test_another_channel_takes_over_what_is_held(ends):
     new, _ = ends(Peer(), peer)
     lost = gevent.spawn(old.call, "wait", 30)
     gevent.sleep(0)
-    old.hold()
+    old.withhold()
     read, write = os.pipe()
     os.write(write, b"text")
     held = gevent.spawn(old.call, "echo", 30, fds=[read])
@@ -671,7 +671,7 @@ def test_another_channel_takes_over_what_is_held(ends):
 def test_a_closed_channel_takes_nothing_over(ends):
     old, _ = ends()
     new, _ = ends()
-    old.hold()
+    old.withhold()
     held = gevent.spawn(old.call, "echo", None)
     gevent.sleep(0)
     new.close()
@@ -682,7 +682,7 @@ def test_a_closed_channel_takes_nothing_over(ends):
 
 def test_descriptors_of_held_requests_are_closed(ends):
     left, _ = ends()
-    left.hold()
+    left.withhold()
     read, write = os.pipe()
     left.notify("note", fds=[read])
     left.close()
