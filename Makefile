@@ -19,6 +19,8 @@
 #                 ARGS="clients" Python clients;  ARGS="tasks throughput" Celery on several brokers
 #   make load     a minute of mixed load from locust on a private cluster: docs/LOADTEST.md;
 #                 ARGS="--users=50 --shape=knee"
+#   make upgrades  20 upgrades of one nsqd in place under the load of several client libraries:
+#                 docs/LOADTEST.md;  ARGS="--upgrades=5 --to=/opt/nsqcy-2/bin/python --encoded"
 #   make perfcheck  instructions per message, counted by valgrind, compared with the baseline;
 #                 UPDATE=1 updates the baseline;  ARGS=--functions shows them by function
 #   make soak     half an hour of chaos on a private cluster under load: docs/LOADTEST.md;
@@ -69,7 +71,7 @@ PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
-.PHONY: run test quick simulate lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist release docs conf dev build stubtest clean clean-build
+.PHONY: run test quick simulate lint audit clients debug asan fuzz trace cov bench load upgrades perfcheck soak dist release docs conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -115,6 +117,9 @@ bench: $(BUILT) $(VENV)/.run $(if $(filter clients,$(ARGS)),$(VENV)/.extra-load)
 
 load: $(BUILT) $(VENV)/.run $(VENV)/.extra-load
 	$(BIN)/python -m loadtest.swarm $(ARGS)
+
+upgrades: $(BUILT) $(VENV)/.extra-test node_modules/.ready
+	$(BIN)/python -m loadtest.upgrades $(ARGS)
 
 # Needs valgrind. It measures the release build, so a build of a different type is cleaned first.
 perfcheck: $(BUILT) $(VENV)/.run
