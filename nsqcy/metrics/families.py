@@ -141,6 +141,19 @@ SUMMED = Family(
 CONNECTIONS = Family("nsqd_connections", "gauge", "Open client connections.", ("worker", "kind"))
 WORKER_UP = Family("nsqd_worker_up", "gauge", "1 while the worker serves clients.", ("worker",))
 RESTARTS = Family("nsqd_worker_restarts", "counter", "Worker restarts.", ("worker",))
+WORKER_BUILD = Family(
+    "nsqd_worker_build",
+    "info",
+    "The nsqcy version that the worker runs; during an upgrade in place, workers may differ.",
+    ("worker", "version"),
+)
+UPGRADES = Family(
+    "nsqd_upgrades",
+    "counter",
+    "Upgrades in place by result: done; incomplete, if workers still run the previous version; "
+    "reverted or failed, if all of nsqd does.",
+    ("result",),
+)
 ACCEPT_PAUSES = Family(
     "nsqd_accept_pauses",
     "counter",
@@ -328,6 +341,8 @@ OF_NSQD = (
     CONNECTIONS,
     WORKER_UP,
     RESTARTS,
+    WORKER_BUILD,
+    UPGRADES,
     ACCEPT_PAUSES,
     TURNS,
     SYNCS,

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from nsqcy import __version__
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import MESSAGE, Conn, Message
 from support.nsqd_process import FOREIGN, Nsqd, environment
@@ -234,6 +235,20 @@ def test_state_of_the_master_stays(daemon: Nsqd) -> None:
         "kept": True,
         "later": False,
     }
+
+
+def test_results_and_versions_are_shown(nsqd: Starter) -> None:
+    daemon = nsqd(workers=2)
+    refused(daemon, "/bin/sh")
+    upgraded(daemon)
+    lines = daemon.web.get("/metrics").body.decode().splitlines()
+    assert 'nsqd_upgrades_total{result="done"} 1.0' in lines
+    assert 'nsqd_upgrades_total{result="failed"} 1.0' in lines
+    assert 'nsqd_upgrades_total{result="incomplete"} 0.0' in lines
+    for worker in range(2):
+        assert f'nsqd_worker_build_info{{version="{__version__}",worker="{worker}"}} 1.0' in lines
+    node = json.loads(daemon.web.get("/node").body)
+    assert [each["nsqcy"] for each in node["workers"]] == [__version__] * 2
 
 
 def test_a_drain_goes_on(daemon: Nsqd) -> None:

@@ -48,6 +48,7 @@ _WORKER = both(
         memory_limit=is_number,
         resident=is_number,
         cpu=is_amount,
+        nsqcy=is_line,
     ),
 )
 NODE = having(

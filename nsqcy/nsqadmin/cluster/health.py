@@ -23,6 +23,7 @@ class Worker(NamedTuple):
     memory_limit: int = 0
     resident: int = 0
     cpu: float = 0.0
+    other_version: str = ""  # the worker's version, if it is not the node's
 
 
 class NodeHealth(NamedTuple):
@@ -76,11 +77,14 @@ def _of_node(answer: NodeAnswer, meter: RateMeter, now: float) -> NodeHealth:
     def cores(name: str, process: Mapping[str, Any]) -> float:
         return meter.rate((answer.node, name), now, uptime, process.get("cpu", 0.0))
 
-    workers = tuple(_worker(each, cores(str(each["worker"]), each)) for each in value["workers"])
+    version = value["nsqcy"]
+    workers = tuple(
+        _worker(each, cores(str(each["worker"]), each), version) for each in value["workers"]
+    )
     master = value["master"]
     return NodeHealth(
         answer.node,
-        value["nsqcy"],
+        version,
         uptime,
         value["disk"]["size"],
         value["disk"]["free"],
@@ -93,7 +97,8 @@ def _of_node(answer: NodeAnswer, meter: RateMeter, now: float) -> NodeHealth:
     )
 
 
-def _worker(value: Mapping[str, Any], cpu: float) -> Worker:
+def _worker(value: Mapping[str, Any], cpu: float, version: str) -> Worker:
+    its_version = value.get("nsqcy", version)
     return Worker(
         value["worker"],
         value["up"],
@@ -104,4 +109,5 @@ def _worker(value: Mapping[str, Any], cpu: float) -> Worker:
         value.get("memory_limit", 0),
         value.get("resident", 0),
         cpu if value["up"] else 0.0,
+        its_version if its_version != version else "",
     )

@@ -353,6 +353,7 @@ class Master:
             started=self._launcher.context["started"],
             certificate_expires=_expiry(self._launcher.context["tls"]),
             accept_pauses=self._acceptor.pauses,
+            upgrades=self._upgrade.results,
         )
 
     # -- signals and shutdown

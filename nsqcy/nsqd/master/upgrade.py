@@ -36,6 +36,8 @@ from nsqcy.process.ancillary import Keep
 from nsqcy.process.systemd import Notifier
 
 TRIAL, REST, EXECUTE, DONE = "trial", "rest", "execute", "done"
+FAILED, REVERTED, INCOMPLETE = "failed", "reverted", "incomplete"
+RESULTS = (DONE, INCOMPLETE, REVERTED, FAILED)
 ATTEMPTS = 2  # to replace a worker
 _SIGNALS = (*spawn.BLOCKED, signal.SIGQUIT)
 """Signals whose handlers the next version must install before it can receive them."""
@@ -75,7 +77,8 @@ class Upgrade:
         self._notifier = notifier
         self._log = log
         self._greenlet: gevent.Greenlet | None = None
-        self._count = 0  # upgrades of this process that succeeded
+        self.results = dict.fromkeys(RESULTS, 0)
+        """Number of upgrades of this process, by result."""
         self._steps: list[str] = []
         self._error = ""
         self._before = ""  # the previous version
@@ -93,7 +96,7 @@ class Upgrade:
         return {
             "version": __version__,
             "python": sys.executable,
-            "upgrades": self._count,
+            "upgrades": self.results[DONE] + self.results[INCOMPLETE],
             "under_way": self._greenlet is not None,
             "steps": self._steps,
             "error": one_line(self._error),
@@ -103,13 +106,13 @@ class Upgrade:
 
     def dump(self) -> dict[str, Any]:
         """Return the state for the next version."""
-        return {"count": self._count, "steps": self._steps, "executed_at": time.monotonic_ns()}
+        return {"results": self.results, "steps": self._steps, "executed_at": time.monotonic_ns()}
 
     def restore(self, dumped: dict[str, Any], state: State) -> None:
         """Continue with the state of the previous version; or with this version's own, if the next
         one could not take over."""
         self._error = state.failure
-        self._count = dumped["count"] + (not self._error)
+        self.results |= dumped["results"]
         self._steps = dumped["steps"]
         self._before = state.version
         self._executed_at = dumped["executed_at"]
@@ -117,6 +120,7 @@ class Upgrade:
     def resume(self, workers: OldWorkers) -> None:
         """Report what has happened, and replace the workers."""
         if self._error:
+            self.results[REVERTED] += 1
             events.upgrade_reverted(self._log, error=self._error)
         else:
             away = (time.monotonic_ns() - self._executed_at) // 1_000_000
@@ -138,6 +142,7 @@ class Upgrade:
             self._execute(program)
         except (NsqError, OSError) as error:
             self._error = str(error)
+            self.results[FAILED] += 1
             events.upgrade_failed(self._log, error=self._error)
         finally:
             self._greenlet = None
@@ -151,6 +156,7 @@ class Upgrade:
                 failures.append(failure)
             else:
                 self._step(f"worker {index}")
+        self.results[INCOMPLETE if failures else DONE] += 1
         if failures:
             self._error = "; ".join(failures)
             events.upgrade_incomplete(self._log, before=self._before, error=self._error)

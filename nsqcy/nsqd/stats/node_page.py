@@ -5,6 +5,7 @@ requested often. Workers return their figures; the master adds its own.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from nsqcy import __version__
@@ -20,6 +21,7 @@ class Whole(NamedTuple):
     started: int  # wall clock, ns
     certificate_expires: int | None = None  # seconds since the epoch; None without TLS
     accept_pauses: int = 0
+    upgrades: Mapping[str, int] = MappingProxyType({})  # by result
 
 
 class Disk(NamedTuple):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from nsqcy import __version__
 from nsqcy.broker.core import Shard
 from nsqcy.channels.core import Events
 from nsqcy.http.server import HttpServer
@@ -107,6 +108,7 @@ class WorkerStats:
         lines = Exposition(self._shard, maximum, *metrics_shares.NAMES)
         figures = {
             **self._levels(),
+            "nsqcy": __version__,
             "turns": self._loop.turn_times(),
             "syncs": self._io.sync_times(),
             "events": self._event_counts(),
@@ -118,7 +120,7 @@ class WorkerStats:
 
     def figures(self) -> dict[str, Any]:
         """Of /node."""
-        return {**self._levels(), **metrics_shares.process_figures()}
+        return {"nsqcy": __version__, **self._levels(), **metrics_shares.process_figures()}
 
     def _levels(self) -> dict[str, int]:
         return {

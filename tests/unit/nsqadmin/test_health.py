@@ -53,6 +53,11 @@ def test_a_node_that_does_not_report_it() -> None:
     assert not NODE(value(master={"resident": 5, "cpu": float("inf")}))
 
 
+def test_a_worker_that_still_runs_the_previous_version() -> None:
+    found = health(worker(nsqcy="0.0.9"), worker(1, nsqcy="0.1.0"), worker(2))
+    assert [each.other_version for each in found.workers] == ["0.0.9", "", ""]
+
+
 def test_signs() -> None:
     assert signs(worker()) == []
     assert signs(worker(failing=1)) == ["writes fail"]

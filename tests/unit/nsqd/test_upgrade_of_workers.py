@@ -38,7 +38,7 @@ def upgraded(old):
     lines = Lines()
     rest = Rest(lambda: None, lambda: None, Workers(lines), lambda: "")
     upgrade = Upgrade([], 0, rest, lambda keep: {}, Notifier({}), lines)
-    dumped = {"count": 4, "steps": list(STEPS), "executed_at": 0}
+    dumped = {"results": {"done": 3, "incomplete": 1}, "steps": list(STEPS), "executed_at": 0}
     program = Program([], None)
     upgrade.restore(dumped, State(-1, {}, "", "0.0.9", "nsqd", {}, program, {}, []))
     upgrade.resume(old)
@@ -46,6 +46,8 @@ def upgraded(old):
     wait_until(lambda: not upgrade.state()["under_way"])
     found = upgrade.state()
     assert found["upgrades"] == 5 and found["steps"][:3] == STEPS
+    result = "incomplete" if found["error"] else "done"
+    assert upgrade.results[result] == dumped["results"][result] + 1
     return found["steps"][3:], found["error"], lines.all
 
 
