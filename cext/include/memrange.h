@@ -61,6 +61,7 @@ enum UnitKind {
     UNIT_HEAD = 11,                  /* ... to here */
     UNIT_LARGE = 12,
     UNIT_LONG_NOTE = 13,
+    UNIT_IDS = 14,                   /* one unit as well */
     UNIT_ARENA = 16,                 /* + block class */
     UNIT_KINDS = UNIT_ARENA + 7,
 };

@@ -705,7 +705,7 @@ static int64_t written_table(struct Range *range) {
 
 static int valid_piece(uint32_t unit, uint32_t units, int kind) {
     uint32_t first = unit % CHUNK_UNITS;
-    if (kind >= UNIT_NEW && kind <= UNIT_HEAD)
+    if ((kind >= UNIT_NEW && kind <= UNIT_HEAD) || kind == UNIT_IDS)
         return units == 1;
     if (kind >= UNIT_ARENA && kind < UNIT_KINDS)
         return units == CHUNK_UNITS && first == 0;

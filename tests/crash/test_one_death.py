@@ -292,6 +292,19 @@ def test_a_repeated_publish_is_not_kept(daemon: Nsqd) -> None:
     assert Counter(message.body for message in found) == Counter(published)
 
 
+@one_worker
+def test_a_repeated_publish_is_not_kept_after_its_message_was_finished(daemon: Nsqd) -> None:
+    configure(daemon, "t", dedup_window="1h", dedup_id="json:/id")
+    published = [b'{"id":%d}' % number for number in range(N)]
+    daemon.connect().mpub("t", published)
+    assert len(taken(daemon, "t", "c", N)) == N
+    daemon.web.await_counts("t", "c", depth=0, in_flight_count=0)
+    for _ in range(2):
+        kill(daemon)
+        daemon.connect().mpub("t", published)
+        assert daemon.web.counts("t", "c")["depth"] == 0
+
+
 def text_of(body: bytes) -> bytes:
     size = int.from_bytes(body[:2], "big")
     assert decode_headers(body[2 : 2 + size])["reason"] == "attempts"

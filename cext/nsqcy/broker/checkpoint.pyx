@@ -459,6 +459,8 @@ cdef class Checkpoints(TopicQueue):
         """Let the next process find the topic."""
         self.owner = self.scheduler.owners.add(self.key, 0)
         self.number = self.owner.number
+        if self.once is not None:
+            self.once.belong(self.number)
         self.state_log()
         return 0
 
@@ -466,6 +468,8 @@ cdef class Checkpoints(TopicQueue):
         """The topic ends: the next process must not find it."""
         if self.owner != NULL:
             self.scheduler.owners.remove(self.owner)
+            if self.once is not None:
+                self.once.belong(0)
             self.owner = NULL
             self.number = 0
 

@@ -7,8 +7,8 @@ from nsqcy.channels.core cimport (
     SERIES, Channel, KeyTable, OnFull, Sample, SchedulerState, Series, Sums, Waiter,
 )
 from nsqcy.storage.core cimport (
-    RECORD_EXT_DELAY_SIZE, Block, BlockPool, Cursor, Deferred, Entry, FileCalls, IoThread, Log,
-    LeftMemory, LeftTopic, Note, Produced, Record, RecordWindow, keep_store_order, log_done,
+    CELL_IDS, RECORD_EXT_DELAY_SIZE, Block, BlockPool, Cursor, Deferred, Entry, FileCalls, IdCell, IoThread,
+    KnownId, LeftMemory, LeftTopic, Log, Note, Produced, Record, RecordWindow, keep_store_order, log_done,
 )
 
 # -- compaction --
@@ -178,13 +178,8 @@ cdef class LogRead:
 
 
 cdef enum:
-    CHUNK_IDS = 512
+    CHUNK_IDS = CELL_IDS
     FOUND_IDS = 64              # maximum for add_found()
-
-
-ctypedef struct KnownId:
-    KeyHash hash
-    int64_t time                # of its record, wall clock
 
 
 ctypedef struct FoundId:
@@ -194,12 +189,13 @@ ctypedef struct FoundId:
 
 
 ctypedef struct IdChunk:
-    KnownId ids[CHUNK_IDS]
+    IdCell *cell
     uint32_t next[CHUNK_IDS]    # in the chains of the table
-    uint64_t *seqs              # of their records; NULL: all ids are in files
 
 
 cdef class Once:
+    cdef BlockPool pool
+    cdef uint32_t owner                 # number of the topic; 0: no process finds the ids
     cdef readonly int64_t window
     cdef readonly uint64_t maximum
     cdef readonly uint64_t early        # ids that were forgotten although they counted
@@ -231,6 +227,9 @@ cdef class Once:
     cdef uint64_t number_of(self, uint32_t ref) noexcept
     cdef KnownId *id_at(self, uint64_t number) noexcept
     cdef int reserve(self, int64_t wall) except -1
+    cdef IdChunk *new_chunk(self) except NULL
+    cdef void free_chunk(self, IdChunk *chunk) noexcept
+    cdef void belong(self, uint32_t owner) noexcept
     cdef void clear(self) noexcept
     cdef uint32_t *bucket(self, uint64_t hash) noexcept
     cdef int grow_table(self) except -1
@@ -244,6 +243,9 @@ cdef class Once:
     cdef int add(self, const KeyHash *hash, int64_t time, uint64_t seq) except -1
     cdef void append(self, const KeyHash *hash, int64_t time, uint64_t seq) noexcept
     cdef int add_found(self, const FoundId *found, int count, int64_t wall) except -1
+    cdef int add_one_found(self, const KeyHash *hash, int64_t time, uint64_t seq,
+                           int64_t wall) except -1
+    cdef int add_left(self, LeftTopic left, int64_t wall) except -1
     cdef int undo(self, uint64_t seq) except -1
     cdef int remove_first(self) except -1
     cdef int expire(self, int64_t wall, int budget) except -1

@@ -103,6 +103,7 @@ cdef class MemoryCheck:
         self.expect("log_first", left.log_first, topic.log_first)
         self.check_note(left.note, topic.note_state(), topic.min_seq())
         self.check_blocks(topic, left)
+        self.check_ids(topic.once, left)
         channels = {}
         for channel in topic.channels.values():
             self.name = f"{topic.name}/{channel.name}"
@@ -117,6 +118,25 @@ cdef class MemoryCheck:
             channel = channels[name]
             self.name = f"{topic.name}/{name}"
             self.check_channel(topic, channel, left.channels[name])
+        return 0
+
+    cdef int check_ids(self, Once once, LeftTopic left) except -1:
+        """Check that the next process finds the cells of all ids, and no id that was removed."""
+        cdef IdCell *cell
+        cdef uint64_t number
+        cdef size_t i
+        cdef int j
+        wanted = [] if once is None else [
+            <size_t>once.chunks[once.chunks_first + i].cell for i in range(once.chunks_count)]
+        self.expect("cells of ids", [<size_t>left.id_cells[i] for i in range(left.id_cell_count)],
+                    wanted)
+        for i in range(left.id_cell_count):
+            cell = left.id_cells[i]
+            for j in range(CELL_IDS):
+                number = cell.first + j
+                if once is not None and not once.first <= number < once.end \
+                        and cell.ids[j].time not in (0, FORGOTTEN):
+                    self.expect("removed id", number, None)
         return 0
 
     cdef int check_note(self, bytes note, state, uint64_t seq) except -1:

@@ -351,6 +351,15 @@ cdef class MemoryRecovery(Recovery):
         pool.free_block(block)
         return rest
 
+    # -- ids --
+
+    cdef uint64_t restore_ids(self, state, Recovered found) except? 0:
+        """Also restore the ids of records that no longer exist, which may be in no file."""
+        cdef uint64_t seq = Recovery.restore_ids(self, state, found)
+        if seq != NO_SEQ and self.topic.has_secret:
+            self.topic.once.add_left(self.left, self.topic.scheduler.wall)
+        return seq
+
     # -- messages of channels --
 
     cdef int restore_entries(self, Channel channel, saved) except -1:

@@ -12,8 +12,9 @@ of it, and passes the content of the files to its log.
 #                                journal lists       journal is not     are in the log
 #
 # An id has a number, which ascends by one. The table uses linear hashing with chains: it grows and
-# shrinks by one bucket at a time, so no operation takes long. An id costs 24 bytes for the hash and
-# the time, 4 for the chain, 2 to 8 for the table, and 8 for its seq until it is in a file.
+# shrinks by one bucket at a time, so no operation takes long. An id costs 32 bytes for the hash, the
+# time and the seq, 4 for the chain, and 2 to 8 for the table. The first three are in the state memory
+# of the pool, where the next process finds them if this one dies.
 
 
 cdef enum:
@@ -72,13 +73,16 @@ class IdsFile:
 
 
 @cython.final
+@cython.no_gc_clear      # __dealloc__ needs the pool
 cdef class Once:
     """
     window: ns during which an id counts
     maximum: ids above which the oldest are forgotten early
+    pool: for the ids; by default, one of their own
     """
 
-    def __cinit__(self, int64_t window, uint64_t maximum):
+    def __cinit__(self, int64_t window, uint64_t maximum, BlockPool pool=None):
+        self.pool = BlockPool(0) if pool is None else pool
         self.window = window
         self.maximum = maximum
         self.first = self.end = self.confirmed = self.filed = 1
@@ -97,14 +101,13 @@ cdef class Once:
         return self.chunks[self.chunks_first + number // CHUNK_IDS - self.first // CHUNK_IDS]
 
     cdef inline KnownId *id_at(self, uint64_t number) noexcept:
-        return &self.chunk_of(number).ids[number % CHUNK_IDS]
+        return &self.chunk_of(number).cell.ids[number % CHUNK_IDS]
 
     cdef inline uint64_t seq_at(self, uint64_t number) noexcept:
         """Return the record of an id; 0 if the id is confirmed."""
-        cdef IdChunk *chunk = self.chunk_of(number)
-        if number < self.confirmed or chunk.seqs == NULL:
+        if number < self.confirmed:
             return 0
-        return chunk.seqs[number % CHUNK_IDS]
+        return self.chunk_of(number).cell.seqs[number % CHUNK_IDS]
 
     cdef inline uint64_t number_of(self, uint32_t ref) noexcept:
         return self.first + (ref - 1 + ALL_REFS - self.first % ALL_REFS) % ALL_REFS
@@ -130,23 +133,44 @@ cdef class Once:
                     raise MemoryError()
                 self.chunks = grown
                 self.chunks_room = 2 * self.chunks_room + 4
-        chunk = <IdChunk *>malloc(sizeof(IdChunk))
-        if chunk == NULL:
-            raise MemoryError()
-        chunk.seqs = <uint64_t *>malloc(CHUNK_IDS * sizeof(uint64_t))
-        if chunk.seqs == NULL:
-            free(chunk)
-            raise MemoryError()
+        chunk = self.new_chunk()
+        chunk.cell.first = self.end - self.end % CHUNK_IDS
+        keep_store_order()
+        chunk.cell.owner = self.owner
         self.chunks[self.chunks_first + self.chunks_count] = chunk
         self.chunks_count += 1
         return self.grow_table()
+
+    cdef IdChunk *new_chunk(self) except NULL:
+        cdef IdChunk *chunk = <IdChunk *>malloc(sizeof(IdChunk))
+        if chunk == NULL:
+            raise MemoryError()
+        try:
+            chunk.cell = <IdCell *>self.pool.new_cell(&self.pool.id_slabs)
+        except MemoryError:
+            free(chunk)
+            raise
+        memset(chunk.cell, 0, sizeof(IdCell))
+        return chunk
+
+    cdef void free_chunk(self, IdChunk *chunk) noexcept:
+        chunk.cell.owner = 0
+        keep_store_order()
+        self.pool.free_cell(&self.pool.id_slabs, chunk.cell)
+        free(chunk)
+
+    cdef void belong(self, uint32_t owner) noexcept:
+        """Let the next process find the ids as those of this topic; 0: it must not find them."""
+        cdef size_t i
+        self.owner = owner
+        for i in range(self.chunks_count):
+            self.chunks[self.chunks_first + i].cell.owner = owner
 
     cdef void clear(self) noexcept:
         """Forget all ids in memory."""
         cdef size_t i
         for i in range(self.chunks_count):
-            free(self.chunks[self.chunks_first + i].seqs)
-            free(self.chunks[self.chunks_first + i])
+            self.free_chunk(self.chunks[self.chunks_first + i])
         for i in range(self.pieces_count):
             free(self.pieces[i])
         self.chunks_first = self.chunks_count = 0
@@ -291,13 +315,12 @@ cdef class Once:
     cdef void append(self, const KeyHash *hash, int64_t time, uint64_t seq) noexcept:
         """Add an id that the table does not contain."""
         cdef uint64_t number = self.end
-        cdef IdChunk *chunk
+        cdef IdChunk *chunk = self.chunk_of(number)
         cdef uint32_t *bucket
-        chunk = self.chunks[self.chunks_first + number // CHUNK_IDS - self.first // CHUNK_IDS]
-        chunk.ids[number % CHUNK_IDS].hash = hash[0]
-        chunk.ids[number % CHUNK_IDS].time = time
-        if chunk.seqs != NULL:
-            chunk.seqs[number % CHUNK_IDS] = seq
+        chunk.cell.seqs[number % CHUNK_IDS] = seq
+        chunk.cell.ids[number % CHUNK_IDS].hash = hash[0]
+        keep_store_order()
+        chunk.cell.ids[number % CHUNK_IDS].time = time
         bucket = self.bucket(hash.low)
         chunk.next[number % CHUNK_IDS] = bucket[0]
         bucket[0] = <uint32_t>(number % ALL_REFS) + 1
@@ -326,8 +349,31 @@ cdef class Once:
                         prefetch(self.id_at(number))
                         prefetch(&self.chunk_of(number).next[number % CHUNK_IDS])
         for i in range(count):
-            self.reserve(wall)
-            self.add(&found[i].hash, found[i].time, found[i].seq)
+            self.add_one_found(&found[i].hash, found[i].time, found[i].seq, wall)
+        return 0
+
+    cdef int add_one_found(self, const KeyHash *hash, int64_t time, uint64_t seq,
+                           int64_t wall) except -1:
+        """Remember an id, unless this publish or a later one with the same id is known."""
+        cdef uint64_t number = self.find(hash)
+        if number and self.id_at(number).time >= time:
+            return 0
+        self.reserve(wall)
+        return self.add(hash, time, seq)
+
+    cdef int add_left(self, LeftTopic left, int64_t wall) except -1:
+        """Remember the ids that a dead process has left."""
+        cdef IdCell *cell
+        cdef KnownId *known
+        cdef size_t i
+        cdef int j
+        for i in range(left.id_cell_count):
+            cell = left.id_cells[i]
+            for j in range(CELL_IDS):
+                known = &cell.ids[j]
+                # Without its record, an id must not count: the message was not accepted.
+                if known.time and cell.seqs[j] < left.visible and self.counts(known.time, wall):
+                    self.add_one_found(&known.hash, known.time, cell.seqs[j], wall)
         return 0
 
     cdef int undo(self, uint64_t seq) except -1:
@@ -344,8 +390,7 @@ cdef class Once:
         self.unlink(self.first)
         self.first += 1
         if self.first % CHUNK_IDS == 0:
-            free(chunk.seqs)
-            free(chunk)
+            self.free_chunk(chunk)
             self.chunks_first += 1
             self.chunks_count -= 1
         if self.confirmed < self.first:
@@ -426,16 +471,9 @@ cdef class Once:
 
     cdef int confirm(self, uint64_t filed, uint64_t seq) except -1:
         """Handle a journal that lists the files with the ids before the number `filed`."""
-        cdef IdChunk *chunk
-        cdef uint64_t number = self.confirmed
         if filed >= self.confirmed:
             self.confirmed = min(filed, self.end)
             self.confirmed_seq = max(self.confirmed_seq, seq)
-        while number // CHUNK_IDS < self.confirmed // CHUNK_IDS:
-            chunk = self.chunk_of(number)
-            free(chunk.seqs)
-            chunk.seqs = NULL
-            number = (number // CHUNK_IDS + 1) * CHUNK_IDS
         return 0
 
     cdef int abandon_files(self) except -1:
@@ -508,12 +546,7 @@ cdef class Once:
         cdef uint64_t total = (self.chunks_room * sizeof(IdChunk *)
                                + self.pieces_room * sizeof(uint32_t *)
                                + self.pieces_count * BUCKETS * sizeof(uint32_t))
-        cdef size_t i
-        for i in range(self.chunks_count):
-            total += sizeof(IdChunk)
-            if self.chunks[self.chunks_first + i].seqs != NULL:
-                total += CHUNK_IDS * sizeof(uint64_t)
-        return total
+        return total + self.chunks_count * (sizeof(IdChunk) + sizeof(IdCell))
 
     def publish(self, bytes hash not None, int64_t wall, uint64_t seq):
         """Remember the id of record `seq` unless it counts already. Return whether it is new."""

@@ -871,7 +871,8 @@ cdef class TopicQueue(RecordWindow):
                 self.journal_window()
             self.once = None
         elif self.once is None:
-            self.once = Once(policy.dedup_window, policy.dedup_ids)
+            self.once = Once(policy.dedup_window, policy.dedup_ids, self.pool)
+            self.once.belong(self.number)
             self.journal_window()
         else:
             self.once.window = policy.dedup_window

@@ -49,6 +49,7 @@ cdef class BlockPool:
         self.set_cells(&self.entry_slabs, sizeof(Entry), UNIT_ENTRIES)
         self.set_cells(&self.page_slabs, PAGE_SIZE, UNIT_PAGES)
         self.page_slabs.first = PAGE_SIZE
+        self.set_cells(&self.id_slabs, sizeof(IdCell), UNIT_IDS)
         self.left_pieces = {piece for piece in self.records.pieces() if piece[0] != UNIT_TABLE}
         if self.left_pieces:
             self.adopted_arenas = {}
@@ -81,6 +82,7 @@ cdef class BlockPool:
         self.free_slabs(&self.block_slabs)
         self.free_slabs(&self.entry_slabs)
         self.free_slabs(&self.page_slabs)
+        self.free_slabs(&self.id_slabs)
 
     # -- blocks --
 

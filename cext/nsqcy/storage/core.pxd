@@ -594,6 +594,7 @@ cdef extern from "memrange.h" nogil:
         UNIT_HEAD
         UNIT_LARGE
         UNIT_LONG_NOTE
+        UNIT_IDS
         UNIT_ARENA
 
     struct RangeCalls:
@@ -761,6 +762,27 @@ cdef inline void turn_position(Owner *owner) noexcept:
     keep_store_order()
 
 
+cdef enum:
+    CELL_IDS = 504              # four cells in a slab
+
+
+# A deduplication id of a topic.
+ctypedef struct KnownId:
+    KeyHash hash
+    int64_t time                # of its record, wall clock; INT64_MIN or 0: no id. Written last
+
+
+# Consecutive ids of a topic, in the order of their records. The next process finds them here, with
+# those of records that no longer exist.
+ctypedef struct IdCell:
+    void *link                  # free list
+    uint64_t first              # number of the first id
+    uint32_t owner              # number of the topic. Written last, cleared first
+    uint32_t unused
+    uint64_t seqs[CELL_IDS]     # of their records; 0: the id is in a file
+    KnownId ids[CELL_IDS]
+
+
 cdef class Owners:
     cdef BlockPool pool
     cdef Slabs owner_slabs
@@ -788,6 +810,7 @@ cdef class BlockPool:
     cdef Slabs block_slabs
     cdef Slabs entry_slabs
     cdef Slabs page_slabs
+    cdef Slabs id_slabs
     cdef Block *newest                      # droppable blocks, in order of last use
     cdef Block *oldest
     cdef public uint64_t resident_bytes     # capacity of all blocks in bytes
@@ -905,6 +928,8 @@ cdef class LeftTopic:
     cdef readonly dict channels         # name -> LeftChannel
     cdef Block **blocks                 # in the left memory, in any order
     cdef size_t block_count
+    cdef IdCell **id_cells              # in the left memory, in the order of their ids
+    cdef size_t id_cell_count
     cdef Block **held                   # after hold(): a block that owns the bytes of each, or NULL
     cdef BlockPool pool                 # of `held`
 
@@ -938,6 +963,7 @@ cdef class LeftMemory:
     cdef int read_blocks(self) except -1
     cdef int read_entries(self) except -1
     cdef int read_pages(self) except -1
+    cdef int read_ids(self) except -1
 
 # -- segment_files --
 

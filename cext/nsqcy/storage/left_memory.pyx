@@ -17,6 +17,13 @@ cdef int grow_list(void ***items, size_t count) except -1:
     return 0
 
 
+cdef int compare_firsts(const void *a, const void *b) noexcept nogil:
+    """Order cells by the numbers of their ids."""
+    cdef uint64_t one = (<IdCell **>a)[0].first
+    cdef uint64_t other = (<IdCell **>b)[0].first
+    return (one > other) - (one < other)
+
+
 @cython.final
 cdef class LeftChannel:
     """A channel, and its messages that are not waiting in the log."""
@@ -34,6 +41,7 @@ cdef class LeftTopic:
     def __dealloc__(self):
         self.let_go()
         free(self.blocks)
+        free(self.id_cells)
 
     cdef bint adopt(self, size_t number, Block *into, BlockPool pool) except -1:
         """Give a new block the bytes of a block; return False if they are not there."""
@@ -129,6 +137,7 @@ cdef class LeftMemory:
         self.read_blocks()
         self.read_entries()
         self.read_pages()
+        self.read_ids()
 
     cdef void forget(self) noexcept:
         """Keep only the topics that are still in `topics`: the memory is unmapped with the last
@@ -349,4 +358,28 @@ cdef class LeftMemory:
                         grow_list(<void ***>&channel.deferred, channel.deferred_count)
                         channel.deferred[channel.deferred_count] = &deferred[i]
                         channel.deferred_count += 1
+        return 0
+
+    cdef int read_ids(self) except -1:
+        cdef IdCell *cell
+        cdef LeftTopic topic
+        cdef uint8_t *slab
+        cdef size_t at
+        for offset in self.slabs(UNIT_IDS):
+            slab = self.state.range.base + <uint64_t>offset
+            at = SLAB_SIZE
+            while at >= sizeof(Slab) + sizeof(IdCell):
+                at -= sizeof(IdCell)
+                cell = <IdCell *>(slab + at)
+                of = self._numbers.get(cell.owner) if cell.owner else None
+                if not isinstance(of, LeftTopic):
+                    continue
+                topic = <LeftTopic>of
+                grow_list(<void ***>&topic.id_cells, topic.id_cell_count)
+                topic.id_cells[topic.id_cell_count] = cell
+                topic.id_cell_count += 1
+        for each in self.topics.values():
+            topic = each
+            if topic.id_cell_count:
+                qsort(topic.id_cells, topic.id_cell_count, sizeof(IdCell *), compare_firsts)
         return 0

@@ -354,3 +354,72 @@ def test_what_the_last_turn_delivered_is_there_once(deaths: Deaths, durability: 
     core = deaths.follow(remains, **settings)
     assert delivered and core.counters("t", channel)["depth"] == len(sent)
     assert sorted(drained(core, channel=channel)) == sorted(sent)
+
+
+# --- ids ----------------------------------------------------------------------------------------
+
+DEDUP = Policies(TopicPolicy(dedup_window=60 * SECOND, dedup_id="json:/id"))
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b'{"id":"%d"}' % number for number in range(first, first + count)]
+
+
+def refused(core: Core, sent: list[bytes]) -> int:
+    """Publish messages again; return how many of them are not kept."""
+    before = core.counters("t")["duplicates"]
+    assert core.client().ask(mpub("t", sent)) == OK
+    core.settle()
+    return core.counters("t")["duplicates"] - before
+
+
+@pytest.mark.parametrize("count", [1, 30, 2_000])
+def test_ids_of_messages_that_were_finished(deaths: Deaths, count: int) -> None:
+    core = deaths.first(policies=DEDUP)
+    core.create("t").channel("c")
+    sent = numbered(count)
+    assert refused(core, sent) == 0
+    assert drained(core) == sent
+    for _ in range(2):
+        core = deaths.follow(deaths.kill(core), policies=DEDUP)
+        assert refused(core, sent) == count
+    assert refused(core, numbered(5, first=count)) == 0
+    assert drained(core) == numbered(5, first=count)
+
+
+def test_ids_of_messages_that_wait_or_were_finished(deaths: Deaths) -> None:
+    """The topic overflows to disk, so some of the ids are in files."""
+    core = deaths.first(policies=DEDUP, mem_queue_size=20)
+    core.create("t").channel("c")
+    finished, waiting = numbered(1_200), numbered(1_200, first=1_200)
+    assert refused(core, finished) == 0
+    assert drained(core) == finished
+    assert refused(core, waiting) == 0
+    core = deaths.follow(deaths.kill(core), policies=DEDUP, mem_queue_size=20)
+    assert refused(core, finished) == refused(core, waiting) == 1_200
+    assert drained(core) == waiting
+    core = deaths.follow(deaths.kill(core), policies=DEDUP, mem_queue_size=20)
+    assert refused(core, finished) == refused(core, waiting) == 1_200
+
+
+def test_ids_are_forgotten_after_their_window(deaths: Deaths) -> None:
+    core = deaths.first(policies=DEDUP)
+    core.create("t").channel("c")
+    sent = numbered(3)
+    assert refused(core, sent) == 0
+    assert drained(core) == sent
+    core.advance(61 * SECOND)
+    core = deaths.follow(deaths.kill(core), policies=DEDUP)
+    assert refused(core, sent) == 0
+
+
+def test_ids_of_a_deleted_topic_are_not_found(deaths: Deaths) -> None:
+    core = deaths.first(policies=DEDUP)
+    core.create("t").channel("c")
+    sent = numbered(3)
+    assert refused(core, sent) == 0
+    core.shard.delete_topic(b"t")
+    core.create("t").channel("c")
+    core.settle()
+    core = deaths.follow(deaths.kill(core), policies=DEDUP)
+    assert refused(core, sent) == 0

@@ -21,9 +21,20 @@ from support.sanitizer import SANITIZED
 UNIT = 65536
 UNITS = 32  # of a chunk
 CHUNK = UNITS * UNIT
-FREE, TABLE, MORE, ENTRIES, PAGES, HEAD, LARGE, LONG_NOTE, ARENA = 0, 1, 2, 4, 5, 11, 12, 13, 16
+FREE, TABLE, MORE, ENTRIES, PAGES, HEAD, LARGE, LONG_NOTE, IDS, ARENA = (
+    0,
+    1,
+    2,
+    4,
+    5,
+    11,
+    12,
+    13,
+    14,
+    16,
+)
 """Values of enum UnitKind."""
-SLABS = range(3, HEAD + 1)  # kinds of pieces that have one unit
+SLABS = [*range(3, HEAD + 1), IDS]  # kinds of pieces that have one unit
 CHUNKS = 16
 PAGE = 4096
 FOREVER = 1 << 40
@@ -364,7 +375,7 @@ def test_a_death_at_any_instruction_leaves_whole_pieces(tmp_path: Path) -> None:
         (3, [LARGE]),
         (0, [LARGE]),
         (5, [77]),
-        (CHUNKS * UNITS - 1, [LONG_NOTE + 1]),
+        (CHUNKS * UNITS - 1, [IDS + 1]),
         (40, [HEAD, MORE]),
     ],
 )
