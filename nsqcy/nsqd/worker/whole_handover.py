@@ -28,6 +28,8 @@ BATCH = 64  # maximum sessions in one parcel
 BATCH_BYTES = 1 << 20  # bytes of input and output after which a parcel is sent
 LAST_TURNS = 16  # maximum turns until one leaves no file operation
 
+_MISSING = object()
+
 
 class WholeHandover:
     """Packs all clients of this worker, or continues those of the predecessor."""
@@ -127,7 +129,9 @@ class WholeHandover:
     def _restore_sessions(self, parcel: Parcel) -> None:
         at = 0
         fds = iter(parcel.fds)
-        for state, unread, unsent in parcel.state["sessions"]:
+        common = parcel.state["common"]
+        for own, unread, unsent in parcel.state["sessions"]:
+            state = common | own
             SESSION.check_fields(state, "a session from the predecessor")
             middle, end = at + unread, at + unread + unsent
             fd = -1 if state["remote"] else next(fds)
@@ -136,9 +140,14 @@ class WholeHandover:
 
 
 class _Batch:
-    """Sessions that travel together, because a datagram for each one would take much longer."""
+    """Sessions that travel together, because a datagram for each one would take much longer.
+
+    Most of their state is the same: it is stated once, because the clients wait for every byte of
+    JSON.
+    """
 
     def __init__(self) -> None:
+        self._common: dict[str, Any] | None = None  # what all states contain
         self._sessions: list[tuple[dict[str, Any], int, int]] = []
         self._parts: list[bytes] = []
         self._bytes = 0
@@ -159,6 +168,7 @@ class _Batch:
             state, unread, unsent = session.pack_whole()
         except ValueError:
             return False
+        self._common = state if self._common is None else _common(self._common, state)
         self._sessions.append((state, len(unread), len(unsent)))
         self._parts += [unread, unsent]
         self._bytes += len(unread) + len(unsent)
@@ -167,4 +177,15 @@ class _Batch:
         return True
 
     def parcel(self) -> Parcel:
-        return Parcel(TCP, {"sessions": self._sessions}, b"".join(self._parts), tuple(self._fds))
+        common = self._common or {}
+        sessions = [
+            ({key: value for key, value in state.items() if key not in common}, *sizes)
+            for state, *sizes in self._sessions
+        ]
+        state = {"common": common, "sessions": sessions}
+        return Parcel(TCP, state, b"".join(self._parts), tuple(self._fds))
+
+
+def _common(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of `one` that `other` contains, too."""
+    return {key: value for key, value in one.items() if other.get(key, _MISSING) == value}
