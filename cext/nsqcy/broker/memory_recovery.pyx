@@ -156,6 +156,8 @@ cdef class MemoryRecovery(Recovery):
         """Continue the log, unless records that its readers may have seen are lost."""
         cdef Topic topic = self.topic
         cdef uint64_t first = min(self.left.log_first, topic.next_seq)
+        if topic.log is None:
+            return 0
         topic.stable = min(self.memory_seq, topic.next_seq)
         topic.past = tuple([one for one in state.past if one.end <= first])
         topic.log.log_id = self.left.log_id

@@ -17,13 +17,14 @@ from nsqcy.http.server import HttpServer, Packed
 from nsqcy.ipc.core import Mesh
 from nsqcy.logging import events
 from nsqcy.logging.logger import Log
+from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.process import ancillary
 from nsqcy.protocol.core import Session, SessionManager
 from nsqcy.server.core import Loop, accept_handover
 from nsqcy.storage.core import IoThread
 
-MESH, TCP, HTTP, COUNTERS = "mesh", "tcp", "http", "counters"
+MESH, TCP, HTTP, COUNTERS, LEFT_OUT = "mesh", "tcp", "http", "counters", "left out"
 BATCH = 64  # maximum sessions in one parcel
 BATCH_BYTES = 1 << 20  # bytes of input and output after which a parcel is sent
 LAST_TURNS = 16  # maximum turns until one leaves no file operation
@@ -75,10 +76,10 @@ class WholeHandover:
         self._end_last_turn()
         yield Parcel(COUNTERS, pack_counters(self._manager.shard))
         batch = _Batch()
-        left_out = 0
+        left_out = []
         for session in self._manager.clients():
             if not batch.add(session):
-                left_out += 1
+                left_out.append(session.subscription)
             elif batch.is_full:
                 yield batch.parcel()
                 batch = _Batch()
@@ -89,7 +90,8 @@ class WholeHandover:
             state = packed.state | {"unread": len(packed.unread)}
             yield Parcel(HTTP, state, packed.unread + packed.unsent, (packed.fd,))
         if left_out:
-            events.clients_not_handed_over(self._log, clients=left_out)
+            yield Parcel(LEFT_OUT, {"subscriptions": [each for each in left_out if each]})
+            events.clients_not_handed_over(self._log, clients=len(left_out))
 
     def _end_last_turn(self) -> None:
         """End a turn after which nothing is left to write."""
@@ -125,6 +127,17 @@ class WholeHandover:
                 unread = each.state["unread"]
                 packed = Packed(each.fds[0], each.state, each.blob[:unread], each.blob[unread:])
                 self._http.adopt_packed(packed)
+            elif each.kind == LEFT_OUT:
+                self._end_ephemeral_channels(each.state["subscriptions"])
+
+    def _end_ephemeral_channels(self, subscriptions: list[list[str]]) -> None:
+        """End the channels that ended with clients which were not handed over."""
+        for topic, channel in subscriptions:
+            found = self._manager.shard.topic(topic.encode())
+            if found is None or not is_ephemeral(channel) or channel not in found.channels:
+                continue
+            if not found.channels[channel].consumers:
+                found.delete_channel(channel)
 
     def _restore_sessions(self, parcel: Parcel) -> None:
         at = 0
