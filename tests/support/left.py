@@ -66,8 +66,8 @@ class Remains:
         return core
 
     def load(self, core: Core, *, taken_over: bool = False) -> None:
-        """Load all topics that still exist, of which ephemeral ones only do if the next worker has
-        taken over. Those that cannot be read are loaded later."""
+        """Load all topics that still exist; those that cannot be read are loaded later. Ephemeral
+        topics and channels exist if the next worker has taken over."""
         for name, (paused, channels) in self.topics.items():
             kept = {each: on for each, on in channels.items() if taken_over or _is_durable(each)}
             if taken_over or _is_durable(name):
