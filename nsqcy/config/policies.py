@@ -459,6 +459,7 @@ class Policies:
         channel_sections: Iterable[tuple[str, Values]] = (),
     ) -> None:
         self.default = default or TopicPolicy()
+        self._default_ephemeral = self.default._replace(**WITHOUT_LOG)
         self._default_channel = _inherited(self.default)
         self._sections = tuple((pattern, dict(values)) for pattern, values in sections)
         self._channel_sections = tuple(
@@ -527,14 +528,19 @@ class Policies:
     def topic(self, name: str) -> TopicPolicy:
         """Return the policy of a topic: the default itself if the topic has no values of its own,
         because this runs for each topic at startup."""
-        usual, values = self._usual(name), _merged(self._of_topic(name))
-        return _completed(usual._replace(**values) if values else usual)
+        policy = self._usual(name)
+        if self._sections or name in self._set:
+            values = _merged(self._of_topic(name))
+            policy = policy._replace(**values) if values else policy
+        return _completed(policy)
 
     def channel(self, topic: str, name: str) -> ChannelPolicy:
         """Return the policy of a channel; see topic()."""
-        of_topic, values = self.topic(topic), _merged(self._of_channel(topic, name))
-        usual = self._default_channel if of_topic is self.default else _inherited(of_topic)
-        policy = usual._replace(**values) if values else usual
+        of_topic = self.topic(topic)
+        policy = self._default_channel if of_topic is self.default else _inherited(of_topic)
+        if self._channel_sections or topic in self._set:
+            values = _merged(self._of_channel(topic, name))
+            policy = policy._replace(**values) if values else policy
         return policy._replace(urgent_first=False) if policy.order else policy
 
     def copied(self) -> Iterator[TopicPolicy]:
@@ -585,7 +591,7 @@ class Policies:
 
     def _usual(self, name: str) -> TopicPolicy:
         """Return the policy of a topic without its own values."""
-        return self.default._replace(**WITHOUT_LOG) if is_ephemeral(name) else self.default
+        return self._default_ephemeral if is_ephemeral(name) else self.default
 
     def to_json(self) -> dict[str, Any]:
         """Return data for json.dumps; from_json() reads it in another process."""

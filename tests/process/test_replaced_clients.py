@@ -2,9 +2,11 @@
 
 import socket
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -133,6 +135,65 @@ def test_publishes_under_load(nsqd: ReplacingNsqd) -> None:
 
 def _longer(bodies: list[bytes], count: int) -> bool:
     return len(bodies) > count
+
+
+def test_ephemeral_topics_and_channels_continue(nsqd: ReplacingNsqd) -> None:
+    producer, in_topic, in_channel = (nsqd.connect() for _ in range(3))
+    in_topic.negotiate(client_id="c", msg_timeout=60_000)
+    in_topic.sub("e#ephemeral", "c#ephemeral", 2)
+    in_channel.negotiate(client_id="c", msg_timeout=60_000)
+    in_channel.sub("t", "c#ephemeral", 2)
+    bodies = [b"%d" % number for number in range(10)]
+    for name in ("e#ephemeral", "t"):
+        producer.mpub(name, bodies)
+        producer.dpub(name, 60_000, b"later")
+    held = {consumer: consumer.messages(2) for consumer in (in_topic, in_channel)}
+    in_topic.send(b"REQ " + held[in_topic][0].id + b" 0\n")
+    replace(nsqd)
+    assert _channel(nsqd, "e#ephemeral")["message_count"] == 11
+    for consumer, messages in held.items():
+        requeued = messages[0] if consumer is in_topic else None
+        seen = []
+        for message in messages:
+            if message is not requeued:
+                consumer.fin(message)
+                seen.append(message.body)
+        while len(seen) < len(bodies):
+            message = consumer.message()
+            assert message.attempts == (2 if requeued and message.id == requeued.id else 1)
+            consumer.fin(message)
+            seen.append(message.body)
+        assert sorted(seen) == bodies
+    for name in ("e#ephemeral", "t"):
+        left = eventually(lambda name=name: _only_deferred(_channel(nsqd, name)))
+        assert left["timeout_count"] == 0
+    in_topic.close()
+    in_channel.close()
+    eventually(lambda: _channel(nsqd, "e#ephemeral") is None and _channel(nsqd, "t") is None)
+
+
+def test_an_ephemeral_channel_ends_with_a_client_that_is_not_handed_over(
+    nsqd: ReplacingNsqd,
+) -> None:
+    consumer = nsqd.connect()
+    consumer.negotiate(client_id="c", deflate=True)
+    deflate = zlib.compressobj(wbits=-15)
+    consumer.send(deflate.compress(b"SUB t c#ephemeral\n") + deflate.flush(zlib.Z_SYNC_FLUSH))
+    eventually(lambda: _channel(nsqd, "t"))
+    replace(nsqd)
+    eventually(lambda: _channel(nsqd, "t") is None)
+
+
+def _channel(nsqd: ReplacingNsqd, topic: str) -> dict | None:
+    page = nsqd.web.get(f"/stats?format=json&topic={quote(topic)}").json()
+    channels = [each for found in page["topics"] or () for each in found["channels"] or ()]
+    return channels[0] if channels else None
+
+
+def _only_deferred(channel: dict | None) -> dict | None:
+    assert channel is not None
+    idle = channel["in_flight_count"] == channel["depth"] == 0
+    return channel if idle and channel["deferred_count"] == 1 else None
 
 
 def test_http_connections_continue(nsqd: ReplacingNsqd) -> None:

@@ -65,11 +65,12 @@ class Remains:
         core.shard.inherit(self.read(), marks, taken_over=taken_over)
         return core
 
-    def load(self, core: Core) -> None:
-        """Load all topics that are not ephemeral; those that cannot be read are loaded later."""
+    def load(self, core: Core, *, taken_over: bool = False) -> None:
+        """Load all topics that still exist; those that cannot be read are loaded later. Ephemeral
+        topics and channels exist if the next worker has taken over."""
         for name, (paused, channels) in self.topics.items():
-            kept = {each: on for each, on in channels.items() if not each.endswith("#ephemeral")}
-            if not name.endswith("#ephemeral"):
+            kept = {each: on for each, on in channels.items() if taken_over or _is_durable(each)}
+            if taken_over or _is_durable(name):
                 core.shard.load_or_wait(name.encode(), paused, kept)
 
     def end(self, core: Core) -> None:
@@ -77,3 +78,7 @@ class Remains:
         core.shard.end_inheritance()
         os.close(self.records)
         os.close(self.state)
+
+
+def _is_durable(name: str) -> bool:
+    return not name.endswith("#ephemeral")

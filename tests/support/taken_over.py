@@ -61,7 +61,7 @@ def hand_over(
     following = remains.next_core(
         taken_over=True, mesh=mesh, index=manager.index, **({"memfd": True} | settings)
     )
-    remains.load(following)
+    remains.load(following, taken_over=True)
     restore_counters(following.shard, counters)
     if mesh is not None:
         following.manager.owners.update(manager.owners)

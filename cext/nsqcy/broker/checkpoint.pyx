@@ -475,6 +475,8 @@ cdef class Checkpoints(TopicQueue):
 
     cdef void state_log(self) noexcept:
         """State the log's name, and which records belong to it."""
+        if self.log is None:
+            return
         memcpy(self.owner.log_id, <const char *><bytes>self.log.log_id, 16)
         self.owner.log_first = self.log_first
 
@@ -531,7 +533,7 @@ cdef class Checkpoints(TopicQueue):
                 or self.past or self.missing):
             return None
         return journal.TopicState(
-            log_id=self.log.log_id,
+            log_id=bytes(16) if self.log is None else self.log.log_id,
             paused=bool(self.paused),
             holes=tuple((self.holes[i].start, self.holes[i].end) for i in range(self.hole_count)),
             cursors=self.named.state(),

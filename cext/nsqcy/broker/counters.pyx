@@ -1,15 +1,21 @@
 """The counters of topics and channels, for a process that takes over from a running one.
 
-A process that replaces a dead one begins to count at 0.
+A process that replaces a dead one begins to count at 0. Counters that are 0 are not packed, because
+the clients wait for every byte of JSON.
 """
+
+
+cdef dict without_zeros(dict counters):
+    return {name: count for name, count in counters.items() if count}
 
 
 cdef dict counters_of_channel(Channel channel):
     ledger = channel.ledger()
-    return {
+    taken = [channel.taken[0], channel.taken[1], channel.taken[2]]
+    return without_zeros({
         "messages": channel.message_count,
         "damaged": ledger["dropped"]["damaged"],
-        "taken": [channel.taken[0], channel.taken[1], channel.taken[2]],
+        "taken": taken if any(taken) else 0,
         "finished": channel.finish_count,
         "requeued": channel.requeue_count,
         "timed_out": channel.timeout_count,
@@ -22,28 +28,28 @@ cdef dict counters_of_channel(Channel channel):
         "dead_lettered": channel.dead_lettered_count,
         "attempts": channel.exhausted_count,
         "redriven": channel.redriven_count,
-    }
+    })
 
 
 cdef int restore_channel_counters(Channel channel, counters) except -1:
     cdef int64_t damaged
-    channel.taken[0], channel.taken[1], channel.taken[2] = counters["taken"]
-    channel.finish_count = counters["finished"]
-    channel.requeue_count = counters["requeued"]
-    channel.timeout_count = counters["timed_out"]
-    channel.sampled_count = counters["sampled"]
-    channel.dropped_count = counters["overflow"]
-    channel.full_count = counters["full"]
-    channel.emptied_count = counters["emptied"]
-    channel.expired_count = counters["expired"]
-    channel.cancelled_count = counters["cancelled"]
-    channel.dead_lettered_count = counters["dead_lettered"]
-    channel.exhausted_count = counters["attempts"]
-    channel.redriven_count = counters["redriven"]
-    channel.born_seq = channel.window.fanout.seq - <uint64_t>counters["messages"]
+    channel.taken[0], channel.taken[1], channel.taken[2] = counters.get("taken", (0, 0, 0))
+    channel.finish_count = counters.get("finished", 0)
+    channel.requeue_count = counters.get("requeued", 0)
+    channel.timeout_count = counters.get("timed_out", 0)
+    channel.sampled_count = counters.get("sampled", 0)
+    channel.dropped_count = counters.get("overflow", 0)
+    channel.full_count = counters.get("full", 0)
+    channel.emptied_count = counters.get("emptied", 0)
+    channel.expired_count = counters.get("expired", 0)
+    channel.cancelled_count = counters.get("cancelled", 0)
+    channel.dead_lettered_count = counters.get("dead_lettered", 0)
+    channel.exhausted_count = counters.get("attempts", 0)
+    channel.redriven_count = counters.get("redriven", 0)
+    channel.born_seq = channel.window.fanout.seq - <uint64_t>counters.get("messages", 0)
     # The ledger explains as many messages as before.
     damaged = channel.ledger()["dropped"]["damaged"]
-    channel.cursor.carried += <uint64_t>(<int64_t>counters["damaged"] - damaged)
+    channel.cursor.carried += <uint64_t>(<int64_t>counters.get("damaged", 0) - damaged)
     return 0
 
 
@@ -52,7 +58,7 @@ def pack_counters(Shard shard not None):
     cdef Topic topic
     cdef Channel channel
     return {
-        topic.name: {
+        topic.name: without_zeros({
             "messages": topic.message_count,
             "bytes": topic.message_bytes,
             "full": topic.full_count,
@@ -63,7 +69,7 @@ def pack_counters(Shard shard not None):
             "channels": {
                 channel.name: counters_of_channel(channel)
                 for channel in topic.channels.values()},
-        }
+        })
         for topic in shard.topics.values()}
 
 
@@ -76,14 +82,14 @@ def restore_counters(Shard shard not None, packed not None):
         topic = shard.find(name.encode())
         if topic is None:
             continue
-        topic.message_count = counters["messages"]
-        topic.message_bytes = counters["bytes"]
-        topic.full_count = counters["full"]
-        topic.dropped_count = counters["overflow"]
-        topic.expired_count = counters["expired"]
-        topic.duplicate_count = counters["duplicates"]
-        topic.early_count = counters["early"]
-        for channel_name, found in counters["channels"].items():
+        topic.message_count = counters.get("messages", 0)
+        topic.message_bytes = counters.get("bytes", 0)
+        topic.full_count = counters.get("full", 0)
+        topic.dropped_count = counters.get("overflow", 0)
+        topic.expired_count = counters.get("expired", 0)
+        topic.duplicate_count = counters.get("duplicates", 0)
+        topic.early_count = counters.get("early", 0)
+        for channel_name, found in counters.get("channels", {}).items():
             channel = topic.channels.get(channel_name)
             if channel is not None:
                 restore_channel_counters(channel, found)

@@ -86,14 +86,6 @@ cdef class MemoryRecovery(Recovery):
         cdef LeftChannel channel
         state = Recovery.restore_state(self, found, {})
         note = self.state_in(left.note)
-        produced = 0
-        if state is not None:
-            produced = state.produced_seq or state.next_seq
-        elif note is None:
-            state = journal.TopicState(log_id=left.log_id)
-        else:
-            state = note
-            produced = note.produced_seq
         topic.next_seq = max(found.next_seq, left.visible)
         self.fanout_seq = left.seq
         saved = []
@@ -103,6 +95,16 @@ cdef class MemoryRecovery(Recovery):
             names.setdefault(each.name, each.paused)
             self.fanout_seq = max(self.fanout_seq, <uint64_t>each.cursor)
         self.fanout_seq = min(self.fanout_seq, topic.next_seq)
+        if state is None and note is None:
+            # Most topics of a worker that is replaced: their clients wait.
+            return journal.TopicState(
+                log_id=left.log_id, next_seq=topic.next_seq, fanout_seq=self.fanout_seq,
+                channels=tuple(saved), produced_seq=1)
+        if state is None:
+            state = note
+            produced = note.produced_seq
+        else:
+            produced = state.produced_seq or state.next_seq
         state = replace(
             state, log_id=left.log_id, next_seq=topic.next_seq, fanout_seq=self.fanout_seq,
             paused=note is not None and note.paused, holes=() if note is None else note.holes,
@@ -126,12 +128,16 @@ cdef class MemoryRecovery(Recovery):
             return None
 
     cdef object channel_state(self, LeftChannel left):
+        cdef uint64_t cursor = min(left.seq, <uint64_t>self.topic.next_seq)
         state = self.state_in(left.note)
-        saved = journal.ChannelState(name=left.name)
+        saved = None
         for each in () if state is None else state.channels:
             if each.name == left.name:
                 saved = each
-        cursor = min(left.seq, <uint64_t>self.topic.next_seq)
+        if saved is None:
+            return journal.ChannelState(
+                name=left.name, cursor=cursor, skipped=left.skipped, replay_end=left.replay_end,
+                taken=left.bits)
         return replace(
             saved, cursor=cursor, skipped=left.skipped, replay_end=left.replay_end,
             taken=left.bits, entries=b"", ids=b"", cancelled=frozenset(),
@@ -150,6 +156,8 @@ cdef class MemoryRecovery(Recovery):
         """Continue the log, unless records that its readers may have seen are lost."""
         cdef Topic topic = self.topic
         cdef uint64_t first = min(self.left.log_first, topic.next_seq)
+        if topic.log is None:
+            return 0
         topic.stable = min(self.memory_seq, topic.next_seq)
         topic.past = tuple([one for one in state.past if one.end <= first])
         topic.log.log_id = self.left.log_id
@@ -183,7 +191,8 @@ cdef class MemoryRecovery(Recovery):
                 continue
             self.mark(i + 1)
             self.restore_block(i)
-        self.mark(0)
+        if self.left.block_count:
+            self.mark(0)
         topic.host.ids.lift(self.max_id)
         self.set_overlaps_aside()
         self.link_blocks(minimum)

@@ -95,7 +95,7 @@ cdef class Recovery:
     cdef int restore(self, channels) except -1:
         """Restore the entire topic, step by step."""
         cdef Topic topic = self.topic
-        cdef Recovered found = recover_log(topic.log)
+        cdef Recovered found = Recovered(None) if topic.log is None else recover_log(topic.log)
         cdef Channel channel
         names = dict(channels or {})
         state = self.restore_state(found, names)
@@ -122,7 +122,8 @@ cdef class Recovery:
         self.find_missing(minimum, () if state is None else state.missing)
         whole = self.is_whole(found, state)
         self.name_logs(found, state, whole)
-        topic.named.end_at(topic.log.log_id, topic.next_seq)
+        if topic.log is not None:
+            topic.named.end_at(topic.log.log_id, topic.next_seq)
         topic.started = False
         topic.cursor_to_end(&topic.visible)
         if topic.retains:
@@ -743,7 +744,7 @@ cdef class Recovery:
         cdef bint whole = True
         if topic.once is None or topic.moved_from is not None:
             return NO_SEQ
-        if state is None or not state.secret:
+        if state is None or not state.secret or topic.log is None:
             return 1
         topic.once.expect(min(topic.once.maximum, sum([
             size for _, size in state.ids_files]) // sizeof(KnownId)
@@ -775,7 +776,9 @@ cdef class Recovery:
             block = self.places[i].block
             if not self.places[i].has_once or block.flags & SURVIVORS or block.last_seq < seq:
                 continue
-            if not topic.has_unjournaled:
+            if topic.log is None:
+                pass            # there is no journal to wait for
+            elif not topic.has_unjournaled:
                 topic.has_unjournaled = True
                 topic.watch(&topic.unjournaled)
                 topic.place_cursor(&topic.unjournaled, seq)

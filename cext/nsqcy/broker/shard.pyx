@@ -124,8 +124,9 @@ cdef class Shard:
         copied = None if copies is None else copies.files(topic.name)
         if copied is not None:
             topic.log = self.make_log(topic.name, copied[0], copied[1])
-        elif self.io is not None and not topic.ephemeral:
-            topic.log = self.make_log(topic.name, self.io, self.data_path)
+        elif self.io is not None:
+            if not topic.ephemeral:
+                topic.log = self.make_log(topic.name, self.io, self.data_path)
             topic.begin_owner()
         topic.apply_policy()
         self.topics[key] = topic
@@ -161,10 +162,11 @@ cdef class Shard:
     def load_topic(self, bytes key not None, bint paused, channels):
         """Load a topic at startup from its log and its metadata. Raises Unreadable."""
         cdef Topic topic = self.make_topic(key)
+        cdef LeftTopic left = self.left_topic(topic)
         topic.paused = paused
-        if topic.log is not None:
+        if topic.log is not None or left is not None:
             try:
-                restore(topic, channels, self.left_topic(topic), self.marks, self.taken_over)
+                restore(topic, channels, left, self.marks, self.taken_over)
             except Unreadable:
                 del self.topics[key]
                 raise
@@ -183,8 +185,10 @@ cdef class Shard:
 
         taken_over: this process takes over the consumers, too. Their messages stay in flight, and
             wait for their deadlines like those of clients that have left, until the consumers are
-            there
+            there. Otherwise, ephemeral topics and channels have ended
         """
+        if not taken_over:
+            left.leave_out_ephemerals()
         self.left = left
         self.marks = marks
         self.taken_over = taken_over

@@ -248,7 +248,7 @@ cdef class Topic(TopicLog):
             if self.moved_from is None:
                 self.apply_channel_policy(channel)
             self.channels[name] = channel
-            if self.owner != NULL and not channel.ephemeral:
+            if self.owner != NULL:
                 channel.begin_owner(self.number)
             self.bound_channel(channel)
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)

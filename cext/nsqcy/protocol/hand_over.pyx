@@ -315,7 +315,7 @@ cdef class HandOver:
         cdef Channel channel
         cdef Py_ssize_t missing = 0
         if topic is None:
-            # An ephemeral topic ended with its process. Its channels existed.
+            # An ephemeral topic that was not in the memory of the predecessor. Its channel existed.
             topic = self.manager.shard.find_or_create(key)
             if topic is None:
                 return False

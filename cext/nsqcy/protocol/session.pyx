@@ -655,6 +655,14 @@ cdef class Session(TopicCommands):
         before its first turn."""
         HandOver(self).unpack(state, unread, unsent)
 
+    @property
+    def subscription(self):
+        """Return the names of the topic and the channel of this worker from which the session
+        consumes; None if it does not."""
+        if self.channel is None:
+            return None
+        return self.subscribed.name, self.subscribed_channel
+
     def fileno(self):
         """Return the socket's file descriptor."""
         return self.transport.fileno()

@@ -956,6 +956,7 @@ cdef class LeftMemory:
     cdef Note *note(self, const Note *address) noexcept
     cdef bytes note_content(self, const Note *address)
     cdef bytes bits_of(self, const Position *position)
+    cdef int leave_out_ephemerals(self) except -1
     cdef void forget(self) noexcept
     cdef list slabs(self, int kind)
     cdef int read_owners(self) except -1
@@ -1307,7 +1308,7 @@ cdef class RecordWindow:
     cdef uint32_t next_capacity
     cdef bint perishable            # at least one record was published with a time to live
     cdef bint stalled               # a read failed: no block is loaded until the next attempt
-    cdef Owner *owner               # NULL: the topic ends with its process
+    cdef Owner *owner               # NULL: no other process finds the topic
     cdef uint32_t number            # of the owner; 0 if there is none
     cdef bint note_due              # what the owner's note contains has changed
     cdef uint64_t secret[2]         # for the hashes of keys and ids; use key_secret()

@@ -35,7 +35,7 @@ from nsqcy.formats cimport FORMAT_JOURNAL, FORMAT_SEGMENT, FORMAT_WORKER_MEMORY
 
 from nsqcy import formats
 from nsqcy.errors import NsqError
-from nsqcy.names import is_valid_name
+from nsqcy.names import is_ephemeral, is_valid_name
 from nsqcy.util import descriptors
 
 include "io.pyx"

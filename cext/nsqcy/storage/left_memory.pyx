@@ -139,6 +139,16 @@ cdef class LeftMemory:
         self.read_pages()
         self.read_ids()
 
+    cdef int leave_out_ephemerals(self) except -1:
+        """Leave out topics and channels that end with their process."""
+        cdef LeftTopic topic
+        for key in [key for key in self.topics if is_ephemeral(key)]:
+            del self.topics[key]
+        for topic in self.topics.values():
+            for name in [name for name in topic.channels if is_ephemeral(name)]:
+                del topic.channels[name]
+        return 0
+
     cdef void forget(self) noexcept:
         """Keep only the topics that are still in `topics`: the memory is unmapped with the last
         reference to one of them."""

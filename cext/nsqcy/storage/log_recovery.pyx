@@ -267,9 +267,9 @@ cdef int read_again(Log log, int fd, bytes path, uint64_t offset, bytes data) ex
 
 cdef class Recovered:
     """Result of recover_log(). The caller must copy the extents in `run_array`, and release each
-    extent once."""
+    extent once. Without a log, it is empty."""
 
-    def __cinit__(self, Log log not None):
+    def __cinit__(self, Log log):
         self.log = log
         self.journal = []
         self.damages = []

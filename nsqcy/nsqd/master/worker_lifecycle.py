@@ -340,7 +340,7 @@ class WorkerLifecycle:
         gevent.spawn(self._let_in_successor, new)
 
     def _let_in_successor(self, handle: WorkerHandle) -> None:
-        handle.up.wait()
+        # The call waits in the worker until its engine exists. Clients wait as well.
         error = self._load_quietly(handle)
         if error is not None:
             events.topics_not_loaded(self._log, error, worker=handle.index)

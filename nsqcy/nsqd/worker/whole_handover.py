@@ -17,16 +17,19 @@ from nsqcy.http.server import HttpServer, Packed
 from nsqcy.ipc.core import Mesh
 from nsqcy.logging import events
 from nsqcy.logging.logger import Log
+from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.process import ancillary
 from nsqcy.protocol.core import Session, SessionManager
 from nsqcy.server.core import Loop, accept_handover
 from nsqcy.storage.core import IoThread
 
-MESH, TCP, HTTP, COUNTERS = "mesh", "tcp", "http", "counters"
+MESH, TCP, HTTP, COUNTERS, LEFT_OUT = "mesh", "tcp", "http", "counters", "left out"
 BATCH = 64  # maximum sessions in one parcel
 BATCH_BYTES = 1 << 20  # bytes of input and output after which a parcel is sent
 LAST_TURNS = 16  # maximum turns until one leaves no file operation
+
+_MISSING = object()
 
 
 class WholeHandover:
@@ -73,10 +76,10 @@ class WholeHandover:
         self._end_last_turn()
         yield Parcel(COUNTERS, pack_counters(self._manager.shard))
         batch = _Batch()
-        left_out = 0
+        left_out = []
         for session in self._manager.clients():
             if not batch.add(session):
-                left_out += 1
+                left_out.append(session.subscription)
             elif batch.is_full:
                 yield batch.parcel()
                 batch = _Batch()
@@ -87,7 +90,8 @@ class WholeHandover:
             state = packed.state | {"unread": len(packed.unread)}
             yield Parcel(HTTP, state, packed.unread + packed.unsent, (packed.fd,))
         if left_out:
-            events.clients_not_handed_over(self._log, clients=left_out)
+            yield Parcel(LEFT_OUT, {"subscriptions": [each for each in left_out if each]})
+            events.clients_not_handed_over(self._log, clients=len(left_out))
 
     def _end_last_turn(self) -> None:
         """End a turn after which nothing is left to write."""
@@ -123,11 +127,24 @@ class WholeHandover:
                 unread = each.state["unread"]
                 packed = Packed(each.fds[0], each.state, each.blob[:unread], each.blob[unread:])
                 self._http.adopt_packed(packed)
+            elif each.kind == LEFT_OUT:
+                self._end_ephemeral_channels(each.state["subscriptions"])
+
+    def _end_ephemeral_channels(self, subscriptions: list[list[str]]) -> None:
+        """End the channels that ended with clients which were not handed over."""
+        for topic, channel in subscriptions:
+            found = self._manager.shard.topic(topic.encode())
+            if found is None or not is_ephemeral(channel) or channel not in found.channels:
+                continue
+            if not found.channels[channel].consumers:
+                found.delete_channel(channel)
 
     def _restore_sessions(self, parcel: Parcel) -> None:
         at = 0
         fds = iter(parcel.fds)
-        for state, unread, unsent in parcel.state["sessions"]:
+        common = parcel.state["common"]
+        for own, unread, unsent in parcel.state["sessions"]:
+            state = common | own
             SESSION.check_fields(state, "a session from the predecessor")
             middle, end = at + unread, at + unread + unsent
             fd = -1 if state["remote"] else next(fds)
@@ -136,9 +153,14 @@ class WholeHandover:
 
 
 class _Batch:
-    """Sessions that travel together, because a datagram for each one would take much longer."""
+    """Sessions that travel together, because a datagram for each one would take much longer.
+
+    Most of their state is the same: it is stated once, because the clients wait for every byte of
+    JSON.
+    """
 
     def __init__(self) -> None:
+        self._common: dict[str, Any] | None = None  # what all states contain
         self._sessions: list[tuple[dict[str, Any], int, int]] = []
         self._parts: list[bytes] = []
         self._bytes = 0
@@ -159,6 +181,7 @@ class _Batch:
             state, unread, unsent = session.pack_whole()
         except ValueError:
             return False
+        self._common = state if self._common is None else _common(self._common, state)
         self._sessions.append((state, len(unread), len(unsent)))
         self._parts += [unread, unsent]
         self._bytes += len(unread) + len(unsent)
@@ -167,4 +190,15 @@ class _Batch:
         return True
 
     def parcel(self) -> Parcel:
-        return Parcel(TCP, {"sessions": self._sessions}, b"".join(self._parts), tuple(self._fds))
+        common = self._common or {}
+        sessions = [
+            ({key: value for key, value in state.items() if key not in common}, *sizes)
+            for state, *sizes in self._sessions
+        ]
+        state = {"common": common, "sessions": sessions}
+        return Parcel(TCP, state, b"".join(self._parts), tuple(self._fds))
+
+
+def _common(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of `one` that `other` contains, too."""
+    return {key: value for key, value in one.items() if other.get(key, _MISSING) == value}

@@ -687,26 +687,13 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.settings["memfd"])
     @rule()
     def hand_over(self) -> None:
-        """Another process takes over all messages and all clients. Ephemeral channels are empty
-        afterwards."""
+        """Another process takes over all messages and all clients."""
         self.generation += 1
         self.core = hand_over(self.core, self.base / str(self.generation), **self.settings)
-        self.topics = {name: each for name, each in self.topics.items() if not each.ephemeral}
-        self.dropped = {}
         for topic in self.topics.values():
             topic.held = False
-            for channel in list(topic.channels.values()):
+            for channel in topic.channels.values():
                 channel.hand_over()
-                if channel.ephemeral:
-                    del topic.channels[channel.name]
-        for consumer in self.consumers:
-            fresh = consumer.topic not in self.topics
-            channel = self.model(consumer.topic).channel(consumer.channel, self.core.now)
-            if fresh or channel.ephemeral:
-                self.model(consumer.topic).held = False
-            if consumer.twin not in channel.clients:
-                channel.clients.append(consumer.twin)
-                consumer.twin.in_flight = 0
         self.core.settle()
         for topic in self.topics.values():
             topic.fan_out(self.core.now)

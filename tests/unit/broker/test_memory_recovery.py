@@ -85,6 +85,23 @@ def fill(core: Core, count: int, size: int = 0, first: int = 0) -> list[bytes]:
     return sent
 
 
+def test_ephemeral_topics_and_channels_end_with_their_process(deaths: Deaths) -> None:
+    core = deaths.first()
+    for topic in ("t", "e#ephemeral"):
+        core.create(topic).channel("c")
+        core.create(topic).channel("c#ephemeral")
+        assert core.client().publish(topic, b"kept") == OK
+    remains = deaths.kill(core)
+    assert set(remains.read().topics) == {b"t", b"e#ephemeral"}
+    core = remains.next_core()
+    assert core.shard.left_topics == [b"t"]
+    core.close()
+    core = deaths.follow(remains)
+    assert list(core.topic("t").channels) == ["c"]
+    assert core.topic("e#ephemeral") is None
+    assert drained(core) == [b"kept"]
+
+
 def test_a_log_that_cannot_be_read_keeps_what_was_in_memory(deaths: Deaths) -> None:
     core = deaths.first(mem_queue_size=5)
     core.create("t").channel("c")
