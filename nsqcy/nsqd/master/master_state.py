@@ -120,14 +120,20 @@ def write(
     return spawn.pack(state), fds
 
 
-def execute(program: Program, fd: int, fds: list[int], service: Mapping[str, str]) -> None:
-    """Execute the next version in this process. Raises OSError if that is not possible; then the
-    descriptors are as before."""
+def execute(
+    program: Program,
+    fd: int,
+    fds: list[int],
+    service: Mapping[str, str],
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Execute the next version in this process. Raises OSError if that is not possible, or what
+    `check` raises, which is called last; then the descriptors are as before."""
     changed = [each for each in (fd, *fds) if not os.get_inheritable(each)]
     for each in changed:
         os.set_inheritable(each, True)
     try:
-        _execute(program, {**service, STATE: str(fd)})
+        _execute(program, {**service, STATE: str(fd)}, check)
     finally:
         for each in changed:
             os.set_inheritable(each, False)
@@ -157,6 +163,9 @@ def read(fd: int, failure: str = "") -> State:
     )
 
 
-def _execute(program: Program, variables: Mapping[str, str]) -> None:
+def _execute(
+    program: Program, variables: Mapping[str, str], check: Callable[[], None] = lambda: None
+) -> None:
     environ = program.environ() | dict(variables)
+    check()
     os.execve(program.command[0], program.command, environ)

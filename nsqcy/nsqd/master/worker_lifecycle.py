@@ -325,7 +325,8 @@ class WorkerLifecycle:
     ) -> None:
         """Have a worker hand over to its successor."""
         self._acceptor.remove(old.index)
-        TakeOver(self._launcher.context).notify(new.channel)
+        topics = self._topics.topics_of(old.index)
+        TakeOver(self._launcher.context, topics).notify(new.channel)
         HandOverTo((succession.detach(),)).notify(old.channel)
         old.channel.withhold()
 
