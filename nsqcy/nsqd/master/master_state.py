@@ -54,7 +54,16 @@ class Program(NamedTuple):
         environ = spawn.environment() if python == sys.executable else os.environ
         return cls([python, "-P", "-m", MODULE, *argv], environ.get(_PYTHONPATH))
 
+    def is_same(self, other: "Program") -> bool:
+        """Return whether another program runs the same interpreter with the same packages."""
+        return self.command[0] == other.command[0] and self.pythonpath == other.pythonpath
+
+    def run(self, module: str, *args: str) -> list[str]:
+        """Return the command that runs another module of this version."""
+        return spawn.python(module, *args, interpreter=self.command[0])
+
     def environ(self) -> dict[str, str]:
+        """Return the environment in which this version runs."""
         found = {name: value for name, value in os.environ.items() if name != _PYTHONPATH}
         return found if self.pythonpath is None else found | {_PYTHONPATH: self.pythonpath}
 

@@ -62,6 +62,15 @@ class OldWorkers(Protocol):
     def replace_in_place(self, index: int) -> None:
         """Replace a running worker. Raises StartError if it serves on instead, or has died."""
 
+    def comes_up(self, index: int) -> bool:
+        """Wait until a worker is up; return False if that takes too long."""
+
+    def has_way_back(self, index: int) -> bool:
+        """Return whether the previous version follows, because this one has failed repeatedly."""
+
+    def forget_previous_version(self) -> None:
+        """Handle the end of an upgrade: all workers run this version."""
+
 
 class Upgrade:
     """The upgrades of this nsqd."""
@@ -164,6 +173,7 @@ class Upgrade:
             self._error = "; ".join(failures)
             events.upgrade_incomplete(self._log, before=self._before, error=self._error)
         else:
+            workers.forget_previous_version()
             self._step(DONE)
         self._greenlet = None
 
@@ -171,14 +181,20 @@ class Upgrade:
         """Return why a worker still runs the previous version, or ""."""
         failure = ""
         for _ in range(ATTEMPTS):
+            if not workers.comes_up(index):
+                break
             if index not in workers.of_previous_version():
-                break  # it has died, and was started again
+                return ""  # it has died, and was started again
             try:
                 workers.replace_in_place(index)
             except StartError as error:
                 failure = str(error)
             else:
+                return ""
+            if workers.has_way_back(index):
                 break
+        if not workers.comes_up(index):
+            return failure or f"worker {index} is not up"
         return failure if index in workers.of_previous_version() else ""
 
     def _step(self, name: str) -> None:
