@@ -251,6 +251,13 @@ def worker_not_replaced(*, worker: int, reason: str) -> str:
 
 
 @error(NSQD)
+def worker_went_back(*, worker: int, python: str) -> str:
+    """After an upgrade in place, the new version twice failed to come up as this worker. The
+    previous version, which is still installed, is started instead."""
+    return f"worker {worker}: starting the previous version again, with {python}"
+
+
+@error(NSQD)
 def worker_hand_over_failed(worker: int, stack: str, /) -> str:
     """This is a bug; `msg` contains the stack trace. The worker serves on."""
     return f"worker {worker}: cannot hand over: {stack}"

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsqcy.config import configuration_file, loader
 from nsqcy.config.policies import Policies
@@ -27,6 +27,7 @@ from nsqcy.daemon import startup
 from nsqcy.errors import StartError, Stop
 from nsqcy.logging import logger
 from nsqcy.net import listeners
+from nsqcy.nsqd import upgrade_steps
 from nsqcy.nsqd.master import activation, master_state, policy_file
 from nsqcy.nsqd.master.launcher import Launcher
 from nsqcy.nsqd.options import (
@@ -56,7 +57,7 @@ def _run(argv: Sequence[str]) -> int:
     if master_state.TRIAL in os.environ:
         from nsqcy.nsqd.master import trial
 
-        return trial.main(lambda state: _check_settings(argv, state))
+        return trial.main(lambda state: _read_settings(argv, state).options)
     state = master_state.received(os.environ)
     if state is not None:
         return _take_over(argv, state)
@@ -216,26 +217,41 @@ def _serve(
 
 def _reader(argv: Sequence[str], options: NsqdOptions, lines: logger.Log) -> "Callable[[], Reread]":
     """Return a function that reads the configuration again. It raises Stop."""
-    from nsqcy.nsqd.master.live_options import Reread
 
-    def read() -> Reread:
+    def read() -> "Reread":
         settings = loader.load(NSQD, argv)
-        resolved = resolve(settings)
-        # Keep the paths from startup: the content of the files may change, but their paths may not.
-        material = _load_tls(settings, options)
-        users = _load_users(settings, resolved)
+        found = _reread(settings, resolve(settings), options)
         startup.warn(lines, settings.warnings)
-        return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
+        return found
 
     return read
+
+
+def _reread(settings: loader.Settings, resolved: NsqdOptions, options: NsqdOptions) -> "Reread":
+    """Return what a running nsqd adopts from its configuration. options: those of its start"""
+    from nsqcy.nsqd.master.live_options import Reread
+
+    # Keep the paths from startup: the content of the files may change, but their paths may not.
+    material = _load_tls(settings, options)
+    users = _load_users(settings, resolved)
+    return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
 
 
 # -- an upgrade in place
 
 
-def _check_settings(argv: Sequence[str], state: master_state.State) -> NsqdOptions:
-    """Return the options of the running nsqd, with this version's defaults for new ones. Raises
-    Stop if this version could not continue with the configuration."""
+class _Continued(NamedTuple):
+    """The configuration with which this version would continue."""
+
+    options: NsqdOptions
+    """Those of the running nsqd, with this version's defaults for new ones."""
+    found: "Reread"
+    warnings: list[str]
+
+
+def _read_settings(argv: Sequence[str], state: master_state.State) -> _Continued:
+    """Read the configuration for a running nsqd, once: its clients may be waiting. Raises Stop if
+    this version could not continue with it."""
     settings = loader.load(NSQD, argv)
     resolved = resolve(settings)
     launcher = state.parts["launcher"]
@@ -243,20 +259,21 @@ def _check_settings(argv: Sequence[str], state: master_state.State) -> NsqdOptio
     if not data_path_lock.DataPathLock.is_of(launcher["lock"], path):
         raise StartError(f"{path or '.'} is not the data path with which nsqd runs: restart nsqd")
     values = resolved.dump()
-    found = launcher["context"]["options"]
-    options = NsqdOptions.restore(values | {name: found[name] for name in values.keys() & found})
-    _load_tls(settings, options)
-    _load_users(settings, resolved)
-    return options
+    kept = launcher["context"]["options"]
+    options = NsqdOptions.restore(values | {name: kept[name] for name in values.keys() & kept})
+    found = _reread(settings, resolved, options)
+    return _Continued(options, found, settings.warnings)
 
 
 def _take_over(argv: Sequence[str], state: master_state.State) -> int:
     """Continue an nsqd of another version, which has executed this one in its process. If that is
     not possible, execute the other one again."""
     try:
+        upgrade_steps.reached("executed")
         state.check()
-        options = _check_settings(argv, state)
+        options, found, warnings = _read_settings(argv, state)
         lines = startup.open_log("nsqd", options)
+        startup.warn(lines, warnings)
         notifier = startup.join_system(lines)
 
         from nsqcy.nsqd.master.master import Master
@@ -267,15 +284,14 @@ def _take_over(argv: Sequence[str], state: master_state.State) -> int:
         bound = [listeners.Listener.restore(each) for each in parts["listeners"]]
         data_path = options.data_path
         saved = policy_file.SavedPolicies.restore(data_path, parts["policies"])
-        read = _reader(argv, options, lines)
-        found = read()
-        reread = startup.rereading(read, lines)
+        reread = startup.rereading(_reader(argv, options, lines), lines)
         master = Master(launcher, bound, data_path, lines, reread, notifier, saved, argv)
         master.restore(state)
     except BaseException as error:
         state.go_back(str(error) or type(error).__name__)
         raise
     state.take_over()
+    upgrade_steps.reached("adopted")
     return master.resume(found)
 
 

@@ -79,12 +79,12 @@ def _keep_only(fds: Iterable[int]) -> None:
     os.dup2(2, 1)
 
 
-def python(module: str, *args: str) -> list[str]:
-    """Return the command that runs a module in this interpreter.
+def python(module: str, *args: str, interpreter: str = sys.executable) -> list[str]:
+    """Return the command that runs a module, by default in this interpreter.
 
     -P prevents the import of a file like `json.py` in the current directory, often the data path.
     """
-    return [sys.executable, "-P", "-m", module, *args]
+    return [interpreter, "-P", "-m", module, *args]
 
 
 def pack(value: object) -> int:

@@ -37,7 +37,7 @@ BROKEN = """\
 import importlib.abc, sys
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name == "nsqcy.nsqd.master.master":
+        if name == "{module}":
             raise ImportError("told to fail")
 sys.meta_path.insert(0, Finder())
 """
@@ -54,10 +54,13 @@ def ended(daemon: Nsqd) -> dict[str, Any]:
     return state(daemon)
 
 
-def upgraded(daemon: Nsqd) -> None:
+def upgraded(daemon: Nsqd, python: str = "") -> None:
     """Upgrade to the same version."""
     before = state(daemon)["upgrades"]
-    daemon.process.send_signal(signal.SIGUSR2)
+    if python:
+        daemon.web.post("/upgrade", to=python)
+    else:
+        daemon.process.send_signal(signal.SIGUSR2)
     eventually(lambda: done(daemon, before), timeout=SLOW)
 
 
@@ -86,9 +89,35 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
+def broken(path: Path, module: str) -> str:
+    """Create an interpreter whose trial succeeds, but that cannot import a module after that."""
+    site = path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BROKEN.format(module=module))
+    pythonpath = os.pathsep.join([str(site), environment()["PYTHONPATH"]])
+    return script(
+        path / "python3",
+        f'[ -n "$NSQCY_MASTER_TRIAL" ] && exec {sys.executable} "$@"\n'
+        f'PYTHONPATH={pythonpath} exec {sys.executable} "$@"\n',
+    )
+
+
+def intact(path: Path) -> str:
+    """Create an interpreter that finds only this version."""
+    (path / "intact").mkdir()
+    pythonpath = environment()["PYTHONPATH"]
+    return script(
+        path / "intact" / "python3", f'PYTHONPATH={pythonpath} exec {sys.executable} "$@"\n'
+    )
+
+
 def expect_line(daemon: Nsqd, text: str) -> None:
     """Wait for a line of its log."""
     eventually(lambda: text in daemon.log_text(), timeout=SLOW)
+
+
+def is_ready(daemon: Nsqd) -> bool:
+    return daemon.web.get("/ready").status == 200
 
 
 def open_files(daemon: Nsqd) -> list[int]:
@@ -363,18 +392,47 @@ class TestRefusals:
 
     def test_a_version_that_fails_at_once(self, daemon: Nsqd, tmp_path: Path) -> None:
         """Its trial succeeds. It executes the version before, which continues."""
-        site = tmp_path / "site"
-        site.mkdir()
-        (site / "sitecustomize.py").write_text(BROKEN)
-        path = os.pathsep.join([str(site), environment()["PYTHONPATH"]])
-        python = script(
-            tmp_path / "python3",
-            f'[ -n "$NSQCY_MASTER_TRIAL" ] && exec {sys.executable} "$@"\n'
-            f'PYTHONPATH={path} exec {sys.executable} "$@"\n',
-        )
+        python = broken(tmp_path, "nsqcy.nsqd.master.master")
         assert refused(daemon, python) == "told to fail"
         assert state(daemon)["python"] == sys.executable
         assert refused(daemon, python) == "told to fail"
+
+
+class TestBrokenWorkers:
+    """The next version takes over, but cannot run a worker."""
+
+    def test_the_previous_version_serves(self, daemon: Nsqd, tmp_path: Path) -> None:
+        """Workers serve on; later, one that dies is followed by one of the previous version."""
+        conn = daemon.connect()
+        conn.pub("kept", b"1")
+        pids = daemon.workers()
+        load = Load(daemon, "topic")
+        python = broken(tmp_path, "nsqcy.nsqd.worker.engine")
+        daemon.web.post("/upgrade", to=python)
+        found = ended(daemon)
+        assert found["upgrades"] == 1 and "not replaced" in found["error"], found
+        assert "some workers still run version" in daemon.log_text()
+        assert daemon.workers() == pids
+        load.moves()
+        load.end()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len({*daemon.workers()} - {*pids}) == 2 and is_ready(daemon), SLOW)
+        for index in range(2):
+            text = f"worker {index}: starting the previous version again, with {sys.executable}"
+            assert text in daemon.log_text()
+        consumer = daemon.connect().sub("kept", "channel", 1)
+        assert consumer.message().body == b"1"
+        upgraded(daemon, intact(tmp_path))
+        daemon.stop()
+
+    def test_its_messages_are_saved_at_the_end(self, daemon: Nsqd, tmp_path: Path) -> None:
+        daemon.connect().pub("kept", b"1")
+        daemon.web.post("/upgrade", to=broken(tmp_path, "nsqcy.nsqd.worker.engine"))
+        ended(daemon)
+        for pid in daemon.workers():
+            os.kill(pid, signal.SIGKILL)
+        daemon.stop()
 
 
 class TestConfiguration:

@@ -160,6 +160,25 @@ def test_a_death_of_the_successor_after_it_has_taken_over(toy, tmp_path):
     assert nsqd.client_of(1).ask("!recall") == "word"
 
 
+@pytest.mark.parametrize("step", [*OLD, "handed over", "waiting", *NEW_BEFORE, "taken over"])
+def test_after_the_death_of_the_master_one_of_the_processes_saves(toy, tmp_path, step):
+    ends = tmp_path / "ends"
+    nsqd = toy(workers=2, environ=at_step(ends, step, "ORPHANED")).ready()
+    nsqd.client_of(1).ask("!remember word")
+    nsqd.connect().send("!replace 1")
+    assert nsqd.wait() == -signal.SIGKILL
+    wait_until(lambda: not is_group_alive(nsqd.process.pid))
+    assert (tmp_path / "saved.1").read_text() == "word"
+
+
+def is_group_alive(pid):
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_stopping_ends_a_replacement(toy, tmp_path):
     ends = tmp_path / "ends"
     nsqd = toy(workers=1, environ=at_step(ends, "waiting", "HANGS")).ready()

@@ -11,8 +11,9 @@ topic "word", and then reads an empty topic. While a file exists that the settin
 `dies_loading` or `dies_once` names, it dies while it reads a topic, or before; `dies_once` removes
 the file. `restore_takes`: number of heartbeats.
 
-The environment can end a process at a step of a hand-over, or let it hang there: TOY_ENDS_AT and
-TOY_HANGS_AT name the step. This happens as long as the file exists that TOY_IF names.
+The environment can end a process at a step of a hand-over, let it hang there, or end its master:
+TOY_ENDS_AT, TOY_HANGS_AT and TOY_ORPHANED_AT name the step. This happens as long as the file exists
+that TOY_IF names.
 """
 
 import os
@@ -25,11 +26,10 @@ from typing import ClassVar
 
 import gevent
 
-from nsqcy.nsqd import process_calls
+from nsqcy.nsqd import process_calls, upgrade_steps
 from nsqcy.nsqd.process_messages import reports
 from nsqcy.nsqd.process_messages.master_verbs import ChangeOption, MasterVerb
 from nsqcy.nsqd.reading_marks import WHOLE_TOPIC, ReadingMarks
-from nsqcy.nsqd.worker import succession
 from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.process.control import Answer
 
@@ -281,8 +281,13 @@ def reached(step):
     if os.path.exists(os.environ.get("TOY_IF", "")):
         if step == os.environ.get("TOY_ENDS_AT"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if step == os.environ.get("TOY_ORPHANED_AT"):
+            master = os.getppid()
+            os.kill(master, signal.SIGKILL)
+            while os.getppid() == master:
+                time.sleep(0.001)
         if step == os.environ.get("TOY_HANGS_AT"):
             time.sleep(1000)
 
 
-succession.reached = reached
+upgrade_steps.reached = reached

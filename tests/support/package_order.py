@@ -33,7 +33,8 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # The order within nsqd. Messages import the parts of a process that they use, but only as types.
 NSQD_ROWS = [
-    "address_warnings boot_memory exit_report known_topics process_calls reading_marks",
+    "address_warnings boot_memory exit_report known_topics process_calls reading_marks "
+    "upgrade_steps",
     "options",
     "process_messages tls",
     "auth lookup stats",

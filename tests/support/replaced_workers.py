@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nsqcy.nsqd.worker import succession
+from nsqcy.nsqd import upgrade_steps
 from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd, flags
 
@@ -117,4 +117,4 @@ if __name__ == "__main__":
 elif STEP_FILE in os.environ:
     from nsqcy.nsqd.worker.engine import Engine  # noqa: F401
 
-    succession.reached = _reached
+    upgrade_steps.reached = _reached

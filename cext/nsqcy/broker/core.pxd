@@ -7,8 +7,9 @@ from nsqcy.channels.core cimport (
     SERIES, Channel, KeyTable, OnFull, Sample, SchedulerState, Series, Sums, Waiter,
 )
 from nsqcy.storage.core cimport (
-    CELL_IDS, RECORD_EXT_DELAY_SIZE, Block, BlockPool, Cursor, Deferred, Entry, FileCalls, IdCell, IoThread,
-    KnownId, LeftMemory, LeftTopic, Log, Note, Produced, Record, RecordWindow, keep_store_order, log_done,
+    CELL_IDS, RECORD_EXT_DELAY_SIZE, Block, BlockPool, Cursor, Deferred, Entry, FileCalls, IdCell,
+    IoThread, KnownId, LeftMemory, LeftTopic, Log, Note, Produced, Record, RecordWindow,
+    keep_store_order, log_done,
 )
 
 # -- compaction --

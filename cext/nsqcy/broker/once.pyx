@@ -12,9 +12,9 @@ of it, and passes the content of the files to its log.
 #                                journal lists       journal is not     are in the log
 #
 # An id has a number, which ascends by one. The table uses linear hashing with chains: it grows and
-# shrinks by one bucket at a time, so no operation takes long. An id costs 32 bytes for the hash, the
-# time and the seq, 4 for the chain, and 2 to 8 for the table. The first three are in the state memory
-# of the pool, where the next process finds them if this one dies.
+# shrinks by one bucket at a time, so no operation takes long. An id costs 32 bytes for the hash,
+# the time and the seq, 4 for the chain, and 2 to 8 for the table. The first three are in the state
+# memory of the pool, where the next process finds them if this one dies.
 
 
 cdef enum:

@@ -75,6 +75,8 @@ class Peer:
         self._targets = targets
         self._log = lookup.log
         self._sock: Any = None
+        self._former: Any = None
+        """Socket of the previous version, which identified itself differently."""
         self._answers = protocol.Answers(lookup.max_answer)
         self._doing = "connecting"
         self._mistake = ""  # why the configured address is wrong, if already logged
@@ -107,11 +109,15 @@ class Peer:
         }
 
     def _restore(self, dumped: dict[str, Any]) -> None:
-        self._sock = gevent.socket.socket(fileno=dumped["fd"])
+        sock = gevent.socket.socket(fileno=dumped["fd"])
         self.info = Info(*dumped["info"])
+        self.settled.set()
+        if self._lookup.has_changed:
+            self._former = sock
+            return
+        self._sock = sock
         self._ping_due = dumped["ping_due"]
         self._told = True
-        self.settled.set()
 
     @property
     def told(self) -> bool:
@@ -141,6 +147,7 @@ class Peer:
 
     def close(self) -> None:
         self._greenlet.kill(block=False)
+        self._close_former()
 
     # -- a connection's lifecycle
 
@@ -184,6 +191,13 @@ class Peer:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
+
+    def _close_former(self) -> None:
+        """End the previous version's registrations, which this connection repeats: an nsqlookupd
+        accepts only one IDENTIFY on a connection."""
+        if self._former is not None:
+            self._former.close()
+            self._former = None
 
     def _connect(self) -> None:
         self._doing = "connecting"
@@ -242,6 +256,7 @@ class Peer:
                 self._tell_changes()
             else:
                 self.caught_up.set()
+                self._close_former()
                 self._idle(left)
 
     def _ping(self) -> None:
@@ -439,6 +454,8 @@ class Lookup:
         self._peers: dict[Where, Peer] = {}
         self._pool: ThreadPool | None = None
         self._withdrawn = False
+        self.has_changed = False
+        """Whether nsqlookupds show what the previous version reported about itself."""
         # From the previous version, until `set_addresses`.
         self._dumped_places: dict[str, list[tuple[Where, ...]]] = {}
         self._dumped_peers: dict[Where, dict[str, Any]] = {}
@@ -449,6 +466,7 @@ class Lookup:
         peers = [peer.dump(keep) for peer in self.peers]
         return {
             "withdrawn": self._withdrawn,
+            "identity": self.identity,
             "places": {text: address.places for text, address in self._addresses.items()},
             "peers": [each for each in peers if each is not None],
         }
@@ -457,6 +475,7 @@ class Lookup:
         """Continue with the state of the previous version. `set_addresses` must follow before the
         hub runs."""
         self._withdrawn = dumped["withdrawn"]
+        self.has_changed = dumped.get("identity", self.identity) != self.identity
         self._dumped_places = {
             text: [tuple(map(_where, place)) for place in places]
             for text, places in dumped["places"].items()

@@ -19,6 +19,7 @@ from nsqcy import formats
 from nsqcy.ipc.core import Shared, format_shared, map_size
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.boot_memory import WorkerMemory
+from nsqcy.nsqd.master.master_state import Program
 from nsqcy.nsqd.master.worker_memory import Memfds, MemoryOfWorkers
 from nsqcy.process import ancillary, spawn
 from nsqcy.process.data_path_lock import DataPathLock
@@ -132,9 +133,9 @@ class Launcher:
             for worker in range(self.workers)
         ]
 
-    def launch(self, worker: int) -> Born:
-        """Start one worker as a new program."""
-        return self._start(worker, _execute)
+    def launch(self, worker: int, program: Program | None = None) -> Born:
+        """Start one worker as a new program. program: another version of nsqd. Raises OSError."""
+        return self._start(worker, lambda boot_fd, fds: _execute(boot_fd, fds, program))
 
     def launch_successor(self, worker: int) -> Successor | None:
         """Start a process that waits until it takes over from a running worker; None if it would
@@ -207,6 +208,8 @@ class Launcher:
         return Born(worker, pid, control, handoff)
 
 
-def _execute(boot_fd: int, fds: list[int]) -> int:
+def _execute(boot_fd: int, fds: list[int], program: Program | None = None) -> int:
     """Run a worker as a new program."""
-    return spawn.spawn(spawn.python(WORKER, str(boot_fd)), fds)
+    if program is None:
+        return spawn.spawn(spawn.python(WORKER, str(boot_fd)), fds)
+    return spawn.spawn(program.run(WORKER, str(boot_fd)), fds, program.environ())

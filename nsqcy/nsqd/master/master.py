@@ -267,7 +267,7 @@ class Master:
             self._statsd.restore(parts["statsd"])
             self._statsd.start()
         self._upgrade.restore(parts["upgrade"], state)
-        self._lifecycle.restore(parts["lifecycle"])
+        self._lifecycle.restore(parts["lifecycle"], state)
 
     def resume(self, found: Reread) -> int:
         """Run after `restore`, with the configuration as it is now."""

@@ -54,7 +54,16 @@ class Program(NamedTuple):
         environ = spawn.environment() if python == sys.executable else os.environ
         return cls([python, "-P", "-m", MODULE, *argv], environ.get(_PYTHONPATH))
 
+    def is_same(self, other: "Program") -> bool:
+        """Return whether another program runs the same interpreter with the same packages."""
+        return self.command[0] == other.command[0] and self.pythonpath == other.pythonpath
+
+    def run(self, module: str, *args: str) -> list[str]:
+        """Return the command that runs another module of this version."""
+        return spawn.python(module, *args, interpreter=self.command[0])
+
     def environ(self) -> dict[str, str]:
+        """Return the environment in which this version runs."""
         found = {name: value for name, value in os.environ.items() if name != _PYTHONPATH}
         return found if self.pythonpath is None else found | {_PYTHONPATH: self.pythonpath}
 
@@ -120,14 +129,20 @@ def write(
     return spawn.pack(state), fds
 
 
-def execute(program: Program, fd: int, fds: list[int], service: Mapping[str, str]) -> None:
-    """Execute the next version in this process. Raises OSError if that is not possible; then the
-    descriptors are as before."""
+def execute(
+    program: Program,
+    fd: int,
+    fds: list[int],
+    service: Mapping[str, str],
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Execute the next version in this process. Raises OSError if that is not possible, or what
+    `check` raises, which is called last; then the descriptors are as before."""
     changed = [each for each in (fd, *fds) if not os.get_inheritable(each)]
     for each in changed:
         os.set_inheritable(each, True)
     try:
-        _execute(program, {**service, STATE: str(fd)})
+        _execute(program, {**service, STATE: str(fd)}, check)
     finally:
         for each in changed:
             os.set_inheritable(each, False)
@@ -157,6 +172,9 @@ def read(fd: int, failure: str = "") -> State:
     )
 
 
-def _execute(program: Program, variables: Mapping[str, str]) -> None:
+def _execute(
+    program: Program, variables: Mapping[str, str], check: Callable[[], None] = lambda: None
+) -> None:
     environ = program.environ() | dict(variables)
+    check()
     os.execve(program.command[0], program.command, environ)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from nsqcy import __version__, formats
 from nsqcy.errors import NsqError, Stop
 from nsqcy.logging.logger import Log
+from nsqcy.nsqd import upgrade_steps
 from nsqcy.nsqd.master import master_state
 from nsqcy.nsqd.master.master_state import Program, State
 from nsqcy.process import spawn
@@ -132,6 +133,7 @@ def main(check_settings: Callable[[State], Any]) -> int:
     check_settings: reads the configuration; raises Stop
     """
     signal.alarm(int(LIMIT))  # the master may have exited
+    upgrade_steps.reached("trying")
     writing = int(os.environ.pop(master_state.TRIAL))
     report = Report(__version__, formats.numbers(), _problem(check_settings))
     os.set_blocking(writing, True)

@@ -13,6 +13,7 @@ If a step fails, nsqd continues as before: a worker that cannot be replaced serv
 the master write and read their own state; master_state passes it on.
 """
 
+import contextlib
 import os
 import signal
 import stat
@@ -28,6 +29,7 @@ from nsqcy.errors import NsqError, StartError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.names import one_line
+from nsqcy.nsqd import upgrade_steps
 from nsqcy.nsqd.master import master_state, trial
 from nsqcy.nsqd.master.master_state import Program, State
 from nsqcy.nsqd.master.rest import Rest
@@ -39,12 +41,18 @@ TRIAL, REST, EXECUTE, DONE = "trial", "rest", "execute", "done"
 FAILED, REVERTED, INCOMPLETE = "failed", "reverted", "incomplete"
 RESULTS = (DONE, INCOMPLETE, REVERTED, FAILED)
 ATTEMPTS = 2  # to replace a worker
+SIGNALS = 3  # maximum attempts to execute the next version, if signals arrive at that moment
+SIGNAL_PAUSE = 0.01  # seconds in which the hub handles a signal
 _SIGNALS = (*spawn.BLOCKED, signal.SIGQUIT)
 """Signals whose handlers the next version must install before it can receive them."""
 
 
 class UpgradeFailed(NsqError):
     """A step failed, and nsqd continues as before; str() says why."""
+
+
+class SignalArrived(UpgradeFailed):
+    """A signal must be handled before the next version may be executed."""
 
 
 class OldWorkers(Protocol):
@@ -55,6 +63,15 @@ class OldWorkers(Protocol):
 
     def replace_in_place(self, index: int) -> None:
         """Replace a running worker. Raises StartError if it serves on instead, or has died."""
+
+    def comes_up(self, index: int) -> bool:
+        """Wait until a worker is up; return False if that takes too long."""
+
+    def has_way_back(self, index: int) -> bool:
+        """Return whether the previous version follows, because this one has failed repeatedly."""
+
+    def forget_previous_version(self) -> None:
+        """Handle the end of an upgrade: all workers run this version."""
 
 
 class Upgrade:
@@ -139,7 +156,7 @@ class Upgrade:
             self._step(TRIAL)
             self._try(program)
             self._step(REST)
-            self._execute(program)
+            self._execute_between_signals(program)
         except (NsqError, OSError) as error:
             self._error = str(error)
             self.results[FAILED] += 1
@@ -151,6 +168,7 @@ class Upgrade:
         """Replace the workers that run the previous version, one after the other."""
         failures = []
         for index in workers.of_previous_version():
+            upgrade_steps.reached(f"replacing {index}")
             failure = self._replace_worker(workers, index)
             if failure:
                 failures.append(failure)
@@ -161,6 +179,7 @@ class Upgrade:
             self._error = "; ".join(failures)
             events.upgrade_incomplete(self._log, before=self._before, error=self._error)
         else:
+            workers.forget_previous_version()
             self._step(DONE)
         self._greenlet = None
 
@@ -168,14 +187,20 @@ class Upgrade:
         """Return why a worker still runs the previous version, or ""."""
         failure = ""
         for _ in range(ATTEMPTS):
+            if not workers.comes_up(index):
+                break
             if index not in workers.of_previous_version():
-                break  # it has died, and was started again
+                return ""  # it has died, and was started again
             try:
                 workers.replace_in_place(index)
             except StartError as error:
                 failure = str(error)
             else:
+                return ""
+            if workers.has_way_back(index):
                 break
+        if not workers.comes_up(index):
+            return failure or f"worker {index} is not up"
         return failure if index in workers.of_previous_version() else ""
 
     def _step(self, name: str) -> None:
@@ -190,6 +215,13 @@ class Upgrade:
             os.close(fd)
         events.upgrade_possible(self._log, version=report.version)
 
+    def _execute_between_signals(self, program: Program) -> None:
+        for _ in range(SIGNALS - 1):
+            with contextlib.suppress(SignalArrived):
+                return self._execute(program)
+            gevent.sleep(SIGNAL_PAUSE)
+        self._execute(program)
+
     def _execute(self, program: Program) -> None:
         reason = self._rest.settle()
         if reason:
@@ -198,7 +230,8 @@ class Upgrade:
             reason = self._rest.begin()
             if reason:
                 raise UpgradeFailed(reason)
-            self._step(EXECUTE)
+            if EXECUTE not in self._steps:
+                self._step(EXECUTE)
             self._notifier.reloading()
             self._execute_now(program)
         finally:
@@ -208,12 +241,10 @@ class Upgrade:
         """Does not let the hub run: nothing may change any more."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            # another thread may have received a signal that the hub has not handled yet
-            if gevent.get_hub().loop.sig_pending:
-                raise UpgradeFailed("a signal has arrived")
             fd, fds = self._write()
             try:
-                master_state.execute(program, fd, fds, self._notifier.environ())
+                upgrade_steps.reached("executing")
+                master_state.execute(program, fd, fds, self._notifier.environ(), _check_signals)
             finally:
                 os.close(fd)
         finally:
@@ -222,6 +253,13 @@ class Upgrade:
     def _write(self) -> tuple[int, list[int]]:
         way_back = Program.of(sys.executable, self._argv or ())
         return master_state.write(self._dump_parts, way_back, self._notifier.environ())
+
+
+def _check_signals() -> None:
+    """Raise UpgradeFailed if another thread, which does not block signals, has received one that
+    the hub has not handled: execve would lose it."""
+    if gevent.get_hub().loop.sig_pending:
+        raise SignalArrived("signals keep arriving")
 
 
 def check_program(python: str) -> None:

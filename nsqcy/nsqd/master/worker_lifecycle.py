@@ -29,8 +29,10 @@ from nsqcy.logging.types import Lines
 from nsqcy.nsqd.exit_report import describe as describe_unsaved
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.lost_memory import LostMemory
+from nsqcy.nsqd.master.master_state import State
 from nsqcy.nsqd.master.replacement import KEPT, LOST, Replacement
 from nsqcy.nsqd.master.topic_registry import TopicRegistry
+from nsqcy.nsqd.master.way_back import WayBack
 from nsqcy.nsqd.master.workers import Phase, Requests, WorkerHandle, Workers
 from nsqcy.nsqd.process_messages.to_worker import (
     HandOverTo,
@@ -50,6 +52,8 @@ from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.process.handoff import Accepted
 
 STOP_LIMIT = 600.0  # maximum seconds for workers to save before they are killed
+UP_LIMIT = 30.0  # maximum seconds for a worker to come up after a failed replacement
+UP_LOOK = 0.05  # seconds
 KILL_LIMIT = 5.0  # maximum seconds for a killed worker to exit
 LOOK = 1.0  # seconds between checks of the workers that have not exited yet
 HUNG_UP_LIMIT = 5.0  # maximum seconds that a worker may outlive its control channel
@@ -82,7 +86,8 @@ class WorkerLifecycle:
         self._exits: dict[int, gevent.Greenlet] = {}
         """By worker, what follows its latest exit."""
         self._of_previous_version: set[int] = set()
-        """Process ids of the workers that the previous version of the master has started."""
+        """Process ids of the workers that run the previous version."""
+        self._way_back = WayBack()
         self._unrestored: set[int] = set()
         """Workers that exited, as requested, before they had restored their memory."""
         self._workers = workers
@@ -128,10 +133,12 @@ class WorkerLifecycle:
     def dump(self, keep: Keep) -> dict[str, Any]:
         """Return the state for the master's next version."""
         handles = [handle.dump(keep) for handle in self._workers]
-        return {"children": self.arbiter.dump(), "handles": handles}
+        previous = self._way_back.dump()
+        return {"children": self.arbiter.dump(), "handles": handles, "previous": previous}
 
-    def restore(self, dumped: dict[str, Any]) -> None:
+    def restore(self, dumped: dict[str, Any], state: State) -> None:
         """Continue with the workers of the previous version. Call it before the hub runs."""
+        self._way_back.restore(dumped.get("previous"), state)
         for each in dumped["handles"]:
             control, handoff = (
                 socket.socket(fileno=each[name]["fd"]) for name in ("control", "handoff")
@@ -146,8 +153,25 @@ class WorkerLifecycle:
         self.arbiter.start()
 
     def of_previous_version(self) -> list[int]:
-        """Return the workers that the previous version of the master has started."""
+        """Return the workers that run the previous version."""
         return sorted(each.index for each in self._workers if each.pid in self._of_previous_version)
+
+    def comes_up(self, index: int) -> bool:
+        """Wait until a worker is up; return False if that takes too long."""
+        deadline = time.monotonic() + UP_LIMIT
+        while (handle := self._workers.get(index)) is None or not handle.ready:
+            if time.monotonic() >= deadline or self._phase.ending:
+                return False
+            gevent.sleep(UP_LOOK)
+        return True
+
+    def has_way_back(self, index: int) -> bool:
+        """Return whether the previous version follows, because this one has failed repeatedly."""
+        return self._way_back.is_used(index)
+
+    def forget_previous_version(self) -> None:
+        """Handle the end of an upgrade: all workers run this version."""
+        self._way_back.forget()
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each worker, for /metrics."""
@@ -325,7 +349,8 @@ class WorkerLifecycle:
     ) -> None:
         """Have a worker hand over to its successor."""
         self._acceptor.remove(old.index)
-        TakeOver(self._launcher.context).notify(new.channel)
+        topics = self._topics.topics_of(old.index)
+        TakeOver(self._launcher.context, topics).notify(new.channel)
         HandOverTo((succession.detach(),)).notify(old.channel)
         old.channel.withhold()
 
@@ -361,6 +386,8 @@ class WorkerLifecycle:
         self._workers.replacements[index].left(code)
 
     def successor_exited(self, index: int, code: int) -> None:
+        if _failed(code):
+            self._way_back.failed(index)
         self._workers.replacements[index].successor_left(code)
 
     def kill(self) -> None:
@@ -378,7 +405,15 @@ class WorkerLifecycle:
 
     def spawn(self, index: int) -> int:
         """Restart a worker."""
-        born = self._launcher.launch(index)
+        previous = self._way_back.choose(index)
+        try:
+            born = self._launcher.launch(index, previous)
+        except OSError:
+            self._way_back.failed(index)
+            raise
+        if previous is not None:
+            self._of_previous_version.add(born.pid)
+            events.worker_went_back(self._log, python=previous.command[0], worker=index)
         handle = self._handle(born)
         self._workers.add(handle)
         gevent.spawn(self._welcome, handle)
@@ -392,6 +427,8 @@ class WorkerLifecycle:
         self._acceptor.remove(index)
         if handle is None:
             return
+        if _failed(code) and not handle.settled.is_set():
+            self._way_back.failed(index)
         self._retire(handle)
         # A greenlet, because each of its last messages has one, which must run first.
         self._exits[index] = gevent.spawn(self._follow_up, index, code)
@@ -427,10 +464,7 @@ class WorkerLifecycle:
                 self._unrestored.add(index)
             self._memory.finished(index)
             return None
-        # A worker that crashes because of what it reads does not end with SIGKILL: an operator or
-        # the kernel has sent it.
-        crashed = code not in (arbiter.ORPHANED, arbiter.NOT_SAVED, -signal.SIGKILL)
-        return self._memory.exited(index, crashed=crashed)
+        return self._memory.exited(index, crashed=_failed(code))
 
     def _replace(self, index: int, left_out: Mark | None) -> None:
         self._topics.worker_died(index)
@@ -504,6 +538,8 @@ class WorkerLifecycle:
         except (RemoteError, ChannelClosed) as error:
             return f"worker {handle.index}: {error}"  # the worker exits on its own
         handle.settled.set()
+        if handle.pid not in self._of_previous_version:
+            self._way_back.came_up(handle.index)
         return None
 
     def _load(self, handle: WorkerHandle) -> None:
@@ -565,6 +601,13 @@ class _Steps:
 
     def close(self) -> None:
         self._succession.close()
+
+
+def _failed(code: int) -> bool:
+    """Return whether the worker itself was the reason of its exit. A worker that crashes because of
+    what it reads does not end with SIGKILL: an operator or the kernel has sent it."""
+    others = (arbiter.CLEAN, arbiter.ORPHANED, arbiter.NOT_SAVED, -signal.SIGKILL)
+    return code not in others
 
 
 def _close(items: list[Accepted]) -> None:

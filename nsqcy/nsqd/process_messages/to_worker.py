@@ -39,7 +39,7 @@ class Process(Protocol):
     def change_option(self, name: str, value: Any) -> None: ...
     def wind_down(self) -> None: ...
     def stop(self) -> None: ...
-    def take_over(self, context: dict[str, Any]) -> None: ...
+    def take_over(self, context: dict[str, Any], topics: list[dict[str, Any]]) -> None: ...
     def hand_over_to(self, fd: int) -> None: ...
 
 
@@ -120,13 +120,14 @@ class Stop(ProcessMessage[None]):
 
 
 class TakeOver(ProcessMessage[None]):
-    """Take over once the predecessor has handed over. The context is newer than in the boot
-    data."""
+    """Take over once the predecessor has handed over. The context is newer than in the boot data.
+    `topics`, as in `Load`, are for a successor that must save them without the master."""
 
     context: dict[str, Any]
+    topics: list[dict[str, Any]]
 
     def run(self, target: Process) -> None:
-        target.take_over(self.context)
+        target.take_over(self.context, self.topics)
 
 
 class HandOverTo(ProcessMessage[None]):

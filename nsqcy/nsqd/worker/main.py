@@ -16,6 +16,7 @@ import _thread
 import contextlib
 import faulthandler
 import os
+import select
 import signal
 import socket
 import sys
@@ -33,10 +34,10 @@ from nsqcy.errors import StartError
 from nsqcy.ipc.core import Shared
 from nsqcy.logging import events
 from nsqcy.logging import logger as log
+from nsqcy.nsqd import upgrade_steps
 from nsqcy.nsqd.boot_memory import WorkerMemory
 from nsqcy.nsqd.process_messages.reports import Kept, SuccessorWaits, TakenOver, Up
 from nsqcy.nsqd.process_messages.to_worker import ProcessMessage, TakeOver
-from nsqcy.nsqd.worker import succession
 from nsqcy.nsqd.worker.master_link import MasterLink
 from nsqcy.nsqd.worker.succession import HandingOver, NotHandedOver, Parcel, TakingOver
 from nsqcy.process import arbiter, oom_score, openfiles, spawn
@@ -169,9 +170,13 @@ class Worker:
         self._receiver: Receiver
         self._made = Event()  # the engine exists
         self._loaded = Event()  # the engine can serve other processes
-        self._context: AsyncResult = AsyncResult()
+        self._order: AsyncResult = AsyncResult()  # the arguments of `take_over`
+        self._saves_without_master = False
+        self._is_loading = False  # or has loaded
+        self._was_loaded = Event()  # `load` has ended
         self._succession: socket.socket | None = None
         if "succession" in fds:
+            upgrade_steps.reached("booting")
             os.set_inheritable(fds["succession"], False)
             self._succession = _socket(fds["succession"])
             import_module(self._engine_name.partition(":")[0])
@@ -190,7 +195,7 @@ class Worker:
         if self._succession is None:
             self._link.notify(Up(self.index))
         else:
-            succession.reached("waiting")
+            upgrade_steps.reached("waiting")
             self._link.notify(SuccessorWaits(self.index))
             gevent.spawn(self._succeed, self._succession)
         code: int = self._done.get()
@@ -215,35 +220,51 @@ class Worker:
             self._done.set(arbiter.CLEAN)
             return
         sock.close()
-        succession.reached("taken over")
+        upgrade_steps.reached("taken over")
         self._link.notify(TakenOver(self.index))
-        context = self._context.get()
+        context, _ = self._order.get()
+        if self._saves_without_master:
+            parcels = []  # no client is served any more
         try:
             self._make_engine(self._boot._replace(context=context, parcels=parcels))
         except Exception:
             events.worker_boot_failed(self._log, self.index, traceback.format_exc())
             self._done.set(arbiter.NOT_BOOTED)
             return
+        if self._saves_without_master:
+            self._save_without_master()
+            return
         self._heartbeat.start()
         self._link.notify(Up(self.index))
 
-    def take_over(self, context: dict[str, Any]) -> None:
+    def take_over(self, context: dict[str, Any], topics: list[dict[str, Any]]) -> None:
         self._log.level = context["log"]["level"]
-        self._context.set(context)
+        self._order.set((context, topics))
+
+    def _save_without_master(self) -> None:
+        """Save what the predecessor has left in memory: the master has exited before it could have
+        this successor load it."""
+        if not self._is_loading:
+            _, topics = self._order.get()
+            with contextlib.suppress(Exception):
+                self.load(topics, {}, {})
+        self._was_loaded.wait()
+        self._stop(arbiter.ORPHANED)
 
     def hand_over_to(self, fd: int) -> None:
-        succession.reached("resting")
+        upgrade_steps.reached("resting")
         sock = socket.socket(fileno=fd)
         self._receiver.pause()
         try:
             self._rest()
-            succession.reached("at rest")
+            upgrade_steps.reached("at rest")
             handing_over = HandingOver(sock)
             handing_over.send(self._engine.pack())
             self._flush()
-            succession.reached("committing")
+            upgrade_steps.reached("committing")
+            self._check_master()
             handing_over.commit()
-            succession.reached("handed over")
+            upgrade_steps.reached("handed over")
             os._exit(arbiter.HANDED_OVER)
         except Exception as error:
             sock.close()
@@ -263,6 +284,14 @@ class Worker:
             if self._ending or time.monotonic() >= deadline:
                 raise NotHandedOver(f"requests have not ended within {REST_LIMIT:g} s")
             gevent.sleep(REST_STEP)
+
+    def _check_master(self) -> None:
+        """Raise NotHandedOver if the master has exited: a successor would exit as well, and lose
+        what is only in memory. This process saves it."""
+        pipe = select.poll()
+        pipe.register(self._alive, select.POLLIN)
+        if pipe.poll(0):
+            raise NotHandedOver("the master has exited")
 
     def _flush(self) -> None:
         """Send the reports to the master that end the last turn. Raises NotHandedOver."""
@@ -300,13 +329,17 @@ class Worker:
     def load(
         self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
     ) -> None:
+        self._is_loading = True
         try:
             self._engine.load(topics, table, peers)
         except Exception:
-            # The answer contains only the error text; the log has the traceback.
-            events.worker_load_failed(self._log, self.index, traceback.format_exc())
-            gevent.spawn(self._done.set, arbiter.NOT_LOADED)
+            if not self._saves_without_master:
+                # The answer contains only the error text; the log has the traceback.
+                events.worker_load_failed(self._log, self.index, traceback.format_exc())
+                gevent.spawn(self._done.set, arbiter.NOT_LOADED)
             raise
+        finally:
+            self._was_loaded.set()
         self._loaded.set()
         if not self._ending:
             self._receiver.start()
@@ -338,9 +371,15 @@ class Worker:
         if self._ending:
             return
         self._ending = True
-        if not self._made.is_set():  # a successor that does not serve
-            self._done.set(code)
+        if code != arbiter.ORPHANED or self._succession is None or self._loaded.is_set():
+            self._stop(code)
             return
+        self._saves_without_master = True
+        if self._made.is_set():
+            self._save_without_master()
+        # Otherwise, `_succeed` continues.
+
+    def _stop(self, code: int) -> None:
         self._receiver.close()
         try:
             if not self._engine.stop():

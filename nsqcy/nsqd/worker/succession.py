@@ -26,6 +26,7 @@ import gevent
 
 from nsqcy import formats
 from nsqcy.formats import FormatError
+from nsqcy.nsqd import upgrade_steps
 from nsqcy.process import ancillary
 from nsqcy.process.control import (
     CHUNK,
@@ -56,10 +57,6 @@ class NotHandedOver(Exception):
     """The predecessor is still the worker; the text is the reason."""
 
 
-def reached(step: str) -> None:
-    """Note a step of the hand-over. Tests replace this function to end a process at a step."""
-
-
 class HandingOver:
     """The predecessor's side. Its methods block the process; they raise NotHandedOver."""
 
@@ -76,9 +73,9 @@ class HandingOver:
             self._send(parcel)
             count += 1
             if count == 1:
-                reached("sending")
+                upgrade_steps.reached("sending")
         self._send(Parcel(ALL, {"count": count}))
-        reached("sent")
+        upgrade_steps.reached("sent")
         self._await_answer()
 
     def commit(self) -> None:
@@ -182,12 +179,12 @@ class TakingOver:
         elif parcel.kind == ALL:
             if parcel.state["count"] != len(self._parcels):
                 raise NotHandedOver("parcels were lost")
-            reached("received")
+            upgrade_steps.reached("received")
             self._answer(Parcel(RECEIVED, {}))
         else:
             self._parcels.append(parcel)
             if len(self._parcels) == 1:
-                reached("receiving")
+                upgrade_steps.reached("receiving")
         return False
 
     def _refuse(self, reason: str) -> None:

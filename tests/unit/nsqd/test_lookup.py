@@ -404,6 +404,30 @@ def test_the_next_version_keeps_the_connection(make, lookupd):
     successor.close()
 
 
+def test_a_version_with_another_identity_connects_again(make, lookupd):
+    """The former connection stays open until everything is registered again."""
+    one = lookupd()
+    topics = KnownTopics()
+    topics.create_topic("t")
+    lookup = make(one.address, known_topics=topics)
+    wait_until(lambda: lookup.peers and lookup.peers[0]._is_idle)
+    former = one.link
+    one.answers = lambda command: SILENCE if command.startswith("REGISTER") else OK
+    successor = Lookup(topics, {**IDENTITY, "version": "2.0.0"}, 1000, Debugged())
+    successor.take_over(passed_on(lookup))
+    lookup.close()
+    successor.set_addresses([one.address])
+    wait_until(lambda: len(one.links) > 1 and one.link.commands)
+    assert not former.ended.is_set()
+    one.answers = None
+    wait_until(former.ended.is_set)
+    assert one.link.commands == ["REGISTER t"] and not one.link.ended.is_set()
+    assert one.link.identity["version"] == "2.0.0"
+    assert successor.peers[0].told
+    successor.close()
+    wait_until(one.link.ended.is_set)
+
+
 def test_a_name_is_not_resolved_first(make, lookupd):
     one = lookupd()
     where = ("127.0.0.1", one.port)

@@ -15,10 +15,23 @@ class Old:
     """Workers of the previous version. Each attempt to replace one has its own outcome: None, or
     the reason for a failure."""
 
+    forgotten = False
+
     def __init__(self, outcomes):
         self.left = sorted(outcomes)
         self.outcomes = {index: list(each) for index, each in outcomes.items()}
         self.attempts = []
+        self.down = set()
+        self.broken = set()
+
+    def comes_up(self, index):
+        return index not in self.down
+
+    def has_way_back(self, index):
+        return index in self.broken
+
+    def forget_previous_version(self):
+        self.forgotten = True
 
     def of_previous_version(self):
         return list(self.left)
@@ -28,6 +41,11 @@ class Old:
         outcome = self.outcomes[index].pop(0)
         if outcome == "died":
             self.left.remove(index)
+        elif outcome == "broken":
+            self.broken.add(index)
+        elif outcome == "stays down":
+            self.left.remove(index)
+            self.down.add(index)
         if outcome is not None:
             raise StartError(f"worker {index}: {outcome}")
         self.left.remove(index)
@@ -56,6 +74,7 @@ def test_all_workers_are_replaced():
     steps, error, lines = upgraded(old)
     assert (steps, error, old.attempts) == (["worker 0", "worker 1", "done"], "", [0, 1])
     assert len(lines) == 1 and "continues from version 0.0.9" in lines[0]
+    assert old.forgotten
 
 
 def test_another_attempt_follows_a_failure():
@@ -68,9 +87,25 @@ def test_a_worker_that_cannot_be_replaced_serves_on():
     steps, error, lines = upgraded(old)
     assert (steps, error, old.attempts) == (["worker 1"], "worker 0: full", [0, 0, 1])
     assert lines[-1] == "UPGRADE: some workers still run version 0.0.9: worker 0: full"
+    assert not old.forgotten
 
 
 def test_a_worker_that_has_died_was_started_with_this_version():
     old = Old({0: ["died"], 1: [None]})
     steps, error, _ = upgraded(old)
     assert (steps, error) == (["worker 0", "worker 1", "done"], "")
+
+
+def test_a_version_that_cannot_run_is_not_tried_again():
+    old = Old({0: ["broken"], 1: [None]})
+    steps, error, _ = upgraded(old)
+    assert (steps, error, old.attempts) == (["worker 1"], "worker 0: broken", [0, 1])
+
+
+def test_a_worker_that_does_not_come_up_again_is_a_failure():
+    old = Old({0: ["stays down"], 1: [None]})
+    steps, error, _ = upgraded(old)
+    assert (steps, error) == (["worker 1"], "worker 0: stays down")
+    old = Old({0: [], 1: [None]})
+    old.down.add(0)
+    assert upgraded(old)[:2] == (["worker 1"], "worker 0 is not up")
