@@ -56,6 +56,9 @@ class OldWorkers(Protocol):
     def replace_in_place(self, index: int) -> None:
         """Replace a running worker. Raises StartError if it serves on instead, or has died."""
 
+    def await_copies(self) -> None:
+        """Wait for a limited time until the copies of topics on other machines have caught up."""
+
 
 class Upgrade:
     """The upgrades of this nsqd."""
@@ -156,6 +159,7 @@ class Upgrade:
                 failures.append(failure)
             else:
                 self._step(f"worker {index}")
+        workers.await_copies()  # so that another machine can be upgraded next
         self.results[INCOMPLETE if failures else DONE] += 1
         if failures:
             self._error = "; ".join(failures)
@@ -170,6 +174,7 @@ class Upgrade:
         for _ in range(ATTEMPTS):
             if index not in workers.of_previous_version():
                 break  # it has died, and was started again
+            workers.await_copies()
             try:
                 workers.replace_in_place(index)
             except StartError as error:

@@ -27,6 +27,7 @@ from nsqcy.errors import StartError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.exit_report import describe as describe_unsaved
+from nsqcy.nsqd.master.copies_wait import await_copies
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.lost_memory import LostMemory
 from nsqcy.nsqd.master.replacement import KEPT, LOST, Replacement
@@ -148,6 +149,11 @@ class WorkerLifecycle:
     def of_previous_version(self) -> list[int]:
         """Return the workers that the previous version of the master has started."""
         return sorted(each.index for each in self._workers if each.pid in self._of_previous_version)
+
+    def await_copies(self) -> None:
+        """Wait for a limited time until the copies of topics on other machines have caught up."""
+        if self._launcher.context.get("copies"):
+            await_copies(self._workers, self._log)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each worker, for /metrics."""
