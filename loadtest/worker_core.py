@@ -72,7 +72,7 @@ def make_core(
         index=index,
         options=options,
         negotiate=negotiate,
-        ask_placement=None,
+        ask_placement=lambda key: None,
         migrate=migrate,
         auth=auth,
         log=log or SimpleNamespace(error=print, info=print, warn=print),

@@ -56,6 +56,7 @@ _WORKER: gojson.Fields = {
     "registry": (gojson.text, ""),
     "unregistered": _TEXTS,
     "ready": (gojson.flag, False),
+    "caught_up": (gojson.flag, True),
     "sessions": _TEXTS,
     "mended": (gojson.int64, 0),
     "groups": (gojson.array(gojson.structure(_GROUP), gojson.EMPTY), []),

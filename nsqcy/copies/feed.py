@@ -9,6 +9,8 @@ from nsqcy.copies.ports import Copy, Host, Limits
 
 FAILURES = frozenset({"full", "failing", "leaving"})
 """Reasons to replace a holder immediately."""
+REPLACED = "replaced"
+"""The reason of a holder that will be back, because another process takes its place."""
 
 
 class Status(IntEnum):
@@ -30,6 +32,7 @@ class Feed:
         "group_id",
         "heard",
         "host",
+        "is_expected",
         "mended",
         "mending",
         "mends",
@@ -57,6 +60,9 @@ class Feed:
         """Whether the holder answers a Fetch."""
         self.refused = ""
         """Why the holder left; empty once it confirms again."""
+        self.is_expected = False
+        """Whether the holder counts as responding until it is back, because its process is being
+        replaced."""
         self.unfilled: dict[str, None] = {}
         """Files that the holder may have only in part."""
         self.sent: dict[str, int] = {}
@@ -219,5 +225,6 @@ class Feed:
 
     def _finish(self, position: int) -> None:
         self.status = Status.LIVE
+        self.is_expected = False
         self._send(Filled(list(self.sent), position))
         self.sent = {}

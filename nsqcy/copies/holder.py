@@ -32,6 +32,8 @@ class Holder:
         self.host = host
         self.heard = now
         self.has_ended = False
+        self.is_live = False
+        """Whether the copy has been filled, and receives each change as it is made."""
         self._owner_answers = False
         self._fetches = Fetches(lambda _, message: self._reply(message))
         copy.begin_filling()
@@ -59,6 +61,7 @@ class Holder:
                 self.copy.align(path, size)
             case Filled(paths, position):
                 self.copy.fill(paths, self.epoch)
+                self.is_live = True
                 self._store(position)
             case Alive(fetches):
                 self._owner_answers = fetches

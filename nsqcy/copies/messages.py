@@ -139,7 +139,7 @@ class Refuse:
 
     reason: str
     """`epoch`: the holder knows a different value; `full`, `failing`: the state of its disk;
-    `leaving`: its process exits."""
+    `leaving`: its process exits; `replaced`: another process of the holder follows."""
 
 
 @dataclass(slots=True)

@@ -6,9 +6,9 @@ While the outcome of a proposal is unknown, the proposed members also count as m
 proposal may already be the value in the registry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from nsqcy.copies.feed import Feed, Status
+from nsqcy.copies.feed import REPLACED, Feed, Status
 from nsqcy.copies.fetching import Done, Fetches, Part
 from nsqcy.copies.group import Group
 from nsqcy.copies.messages import (
@@ -87,13 +87,23 @@ class Owner:
         )
 
     def responding(self) -> int:
-        """Return the number of members that are responding, including this node."""
+        """Return the number of members that are responding, including this node. Members whose
+        process is being replaced are among them."""
         live = 1
         for node in self.group.members:
             feed = self.feeds.get(node)
-            if feed is not None and feed.status == Status.LIVE:
+            if feed is not None and (feed.status == Status.LIVE or feed.is_expected):
                 live += 1
         return live
+
+    def has_fed(self, nodes: Collection[str]) -> bool:
+        """Return whether the members among these nodes have received everything, and receive each
+        change as it is made."""
+        return self.committed >= 0 and all(
+            node not in nodes
+            or ((feed := self.feeds.get(node)) is not None and feed.status == Status.LIVE)
+            for node in self.group.without(self.node)
+        )
 
     def waits(self, now: float) -> bool:
         """Return whether a record becomes visible only once it is committed, not as soon as
@@ -192,6 +202,7 @@ class Owner:
                 self._fetches.received(node, message, now)
             case Refuse(reason):
                 feed.refused = reason
+                feed.is_expected = reason == REPLACED and feed.status == Status.LIVE
                 self.host.close(node, self.group.id)
                 self._closed(feed, now)
 
@@ -318,6 +329,8 @@ class Owner:
         for node in [each for each in self.feeds if each not in wanted]:
             self._drop(node)
         for feed in self.feeds.values():
+            if now - feed.progress > self.limits.copy_timeout:
+                feed.is_expected = False
             if feed.status != Status.CLOSED and now - feed.heard > self.limits.copy_timeout:
                 self.host.close(feed.node, self.group.id)
                 self._closed(feed, now)

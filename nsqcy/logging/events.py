@@ -304,6 +304,13 @@ def copies_not_opened() -> str:
 
 
 @warn(NSQD)
+def copies_not_caught_up(seconds: float, workers: str, /) -> str:
+    """During an upgrade in place, copies of these workers' groups, here or on other machines, have
+    not caught up in time. The upgrade continues. `nsqcy copies status` shows what is missing."""
+    return f"COPIES: copies have not caught up within {seconds:g} s; workers: {workers}"
+
+
+@warn(NSQD)
 def copies_cut_off() -> str:
     """Deliveries resume when etcd or another node responds."""
     return (

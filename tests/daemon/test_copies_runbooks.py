@@ -1,10 +1,13 @@
 """Runbooks for copies, typed on three hosts with one etcd."""
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nsqcy.testing.http_requests import eventually
@@ -222,3 +225,48 @@ def depth(host: Host) -> int:
     topic = host.web.topic("orders")
     channels = topic["channels"] if topic is not None else []
     return sum(channel["depth"] for channel in channels)
+
+
+def test_upgrades_in_place(hosts: list[Host], etcd: Etcd) -> None:
+    """Up on all hosts and back on one, with connected clients; a worker is killed in between."""
+    host = hosts[0]
+    for each in hosts:
+        file = each.path / "etc/nsqcy/nsqd.ini"
+        endpoint = f"[nsqd]\netcd_endpoints = {etcd.members[0].client_url}\n"
+        file.write_text(file.read_text().replace("[nsqd]\n", endpoint, 1))
+    host.web.create("orders", "billing")
+    with (
+        Conn(("127.0.0.1", host.tcp_port)) as producer,
+        Conn(("127.0.0.1", host.tcp_port)) as consumer,
+    ):
+        for conn in (producer, consumer):
+            conn.negotiate(heartbeat_interval=60_000)
+        consumer.sub("orders", "billing", 1)
+        pages = [Page("upgrade-in-place", 6) for _ in hosts]
+        for each, type_next in zip(hosts, pages, strict=True):
+            assert "all groups have all of their copies" in type_next(each)
+            type_next(each)
+        for each, type_next in zip(hosts, pages, strict=True):
+            assert type_next(each).splitlines()[-1].startswith("done: ")
+            assert '"error":""' in type_next(each)
+            assert each.web.get("/upgrade").json()["version"] == "0.2.0"
+            assert "nsqcy 0.2.0" in each.type("nsqcy --version")
+            producer.pub("orders", b"up")
+            consumer.fin(consumer.message())
+        assert pages[0](host).splitlines()[-1].startswith("done: ")
+        assert host.web.get("/upgrade").json()["version"] == "0.1.0"
+        assert '"under_way":false' in pages[0](host)
+        producer.pub("orders", b"back")
+        consumer.fin(consumer.message())
+    (worker,) = workers(hosts[1])
+    os.kill(worker, signal.SIGKILL)
+    eventually(lambda: workers(hosts[1]) not in ([worker], []), timeout=30)
+    for _ in range(2):  # back, and verify
+        pages[1](hosts[1])
+    assert publish(hosts[1]) == b"OK"
+
+
+def workers(host: Host) -> list[int]:
+    """Return the process ids of a host's workers."""
+    pid = int((host.path / "nsqd.pid").read_text())
+    return [child.pid for child in psutil.Process(pid).children()]

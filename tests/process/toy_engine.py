@@ -146,6 +146,8 @@ class ToyEngine:
         self.clients[fd] = (sock, watcher, about)
         watcher.start(self._readable, fd)
 
+    rest_limit = 1.0
+
     def begin_rest(self):
         if self._is_set("refuses_hand_over"):
             raise NotHandedOver("told not to")

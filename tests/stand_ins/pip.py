@@ -39,6 +39,11 @@ def scripts(venv: Path, library: Path) -> None:
             f'exec {sys.executable} -P -c "{run}" "$@"\n'
         )
         script.chmod(0o755)
+    python = venv / "bin/python"
+    python.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH="{library}:$PYTHONPATH"\nexec {sys.executable} -P "$@"\n'
+    )
+    python.chmod(0o755)
 
 
 def main() -> None:

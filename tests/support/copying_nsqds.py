@@ -20,23 +20,27 @@ def copying_nsqds(
     etcd: Etcd,
     policies: str,
     environs: dict[str, dict[str, str]] | None = None,
+    kind: type[Nsqd] = Nsqd,
     **options: Any,
 ) -> Iterator[list[Nsqd]]:
     """Run the nsqds. The name of each nsqd is also the name of its data path.
 
     policies: sections of the configuration file
     environs: environment variables by nsqd
+    kind: class of the nsqds
     """
+    options.setdefault("workers", 1)
+    options |= {"copies_lease": LEASE, "copies_timeout": LEASE} | options
     (home / "nsqd.ini").write_text(policies)
     (home / "secret").write_text("secret\n")
     with contextlib.ExitStack() as stack:
         nsqds = []
         for name in NAMES:
             (home / name).mkdir(exist_ok=True)
-            nsqd = Nsqd(
+            if environs:
+                options["environ"] = environs.get(name)
+            nsqd = kind(
                 home / name,
-                workers=1,
-                environ=(environs or {}).get(name),
                 config=home / "nsqd.ini",
                 tcp_address=f"127.0.0.1:{free_port()}",  # unchanged by a restart
                 http_address=f"127.0.0.1:{free_port()}",
@@ -44,8 +48,6 @@ def copying_nsqds(
                 etcd_endpoints=etcd.members[0].client_url,
                 copies_address="127.0.0.1:0",
                 copies_secret_file=home / "secret",
-                copies_lease=LEASE,
-                copies_timeout=LEASE,
                 **options,
             )
             stack.callback(nsqd.destroy)

@@ -5,6 +5,7 @@ successor, can be killed at a step of the hand-over: the file that STEP_FILE nam
 step.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -66,9 +67,10 @@ class ReplacingNsqd(Nsqd):
 
 def _reached(step: str) -> None:
     path = Path(os.environ[STEP_FILE])
-    if path.exists() and path.read_text() == step:
-        path.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
+    with contextlib.suppress(FileNotFoundError):  # another process has reached its step
+        if path.read_text() == step:
+            path.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run() -> int:
@@ -97,10 +99,12 @@ def _watch_signal() -> None:
 
     def replace_all(master: Any) -> None:
         for index in range(master._launcher.workers):
+            master._lifecycle.await_copies()
             try:
                 master._lifecycle.replace_in_place(index)
             except StartError as error:
                 print(error, file=sys.stderr)
+        master._lifecycle.await_copies()
         master._log.info("replacements have ended")
 
     def watch_more(master: Any) -> None:
@@ -115,6 +119,6 @@ def _watch_signal() -> None:
 if __name__ == "__main__":
     sys.exit(run())
 elif STEP_FILE in os.environ:
-    from nsqcy.nsqd.worker.engine import Engine  # noqa: F401
+    from nsqcy.nsqd.worker.engine import Engine, prepare  # noqa: F401
 
     upgrade_steps.reached = _reached

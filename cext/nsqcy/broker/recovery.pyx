@@ -57,16 +57,18 @@ cdef int note_error(void *arg, int error) except -1:
 
 
 cdef int restore(Topic topic, channels, LeftTopic left=None, marks=None,
-                 bint taken_over=False) except -1:
+                 bint taken_over=False, in_flight=None) except -1:
     """Restore a topic from its files, and from the memory of a process that has died (`left`).
     `channels`: {name: paused}, from the metadata; None: there is no metadata, and the journal
-    contains the pauses. `marks`: see MemoryRecovery. `taken_over`: see Shard.inherit.
+    contains the pauses. `marks`: see MemoryRecovery. `taken_over`: see Shard.inherit. `in_flight`:
+    see Shard.open_topic.
 
     Raises Unreadable if a file cannot be read now. In that case, the topic is closed and nothing on
     disk and in `left` has changed: restore another topic from the same files and memory later.
     """
     cdef Recovery recovery = Recovery(topic) if left is None else \
         MemoryRecovery(topic, left, marks, taken_over)
+    recovery.in_flight = in_flight or {}
     try:
         return recovery.restore(channels)
     except Unreadable:
@@ -84,6 +86,7 @@ cdef class Recovery:
     cdef size_t place_count
     cdef Block **blocks                 # the same blocks, ordered by seq
     cdef size_t block_count
+    cdef dict in_flight                 # see Shard.open_topic
 
     def __init__(self, Topic topic not None):
         self.topic = topic
@@ -471,17 +474,62 @@ cdef class Recovery:
         cdef uint32_t within = 0
         cdef size_t i
         cdef size_t missing = 0
+        cdef dict deadlines = self.in_flight.get(channel.name)
+        cdef list delivered = []
         for i in range(len(entries) // sizeof(PackedEntry)):
             block = self.restored_block(&packed[i], &within)
             if block == NULL:
                 missing += 1
+            elif deadlines is not None and i < known and id[i] in deadlines \
+                    and packed[i].state != DEFERRED and packed[i].state != TRANSFERRING:
+                delivered.append((deadlines[id[i]], i))
             else:
                 self.restore_entry(channel, &packed[i], id[i] if i < known else 0, block, within)
+        if delivered:
+            self.restore_delivered(channel, packed, id, sorted(delivered))
         if saved.cancelled:
             channel.cancelled = set(saved.cancelled)
         if missing:
             topic.host.report_missing(
                 topic.name, f"{missing} messages that channel {channel.name} had handed out")
+        return 0
+
+    cdef int restore_delivered(self, Channel channel, const PackedEntry *packed, const uint64_t *id,
+                               list delivered) except -1:
+        """Restore messages that the consumers of the previous process still have: (deadline,
+        number of the packed entry), in order of deadline."""
+        cdef Topic topic = self.topic
+        cdef InFlightList *in_flight_list = channel.new_in_flight_list(NULL)
+        cdef Record *record
+        cdef Entry *entry
+        cdef Block *block
+        cdef uint32_t within = 0
+        cdef int64_t deadline
+        cdef size_t i
+        for deadline, i in delivered:
+            block = self.restored_block(&packed[i], &within)
+            topic.ref(block)
+            try:
+                self.load_now(block)
+            except Unreadable:
+                topic.unref(block)
+                raise
+            record = <Record *>(block.data + within)
+            if is_spoiled(record, packed[i].seq):
+                topic.unref(block)
+                continue
+            entry = topic.pool.new_entry()
+            entry.seq = packed[i].seq
+            entry.id = id[i]
+            entry.timestamp = record.timestamp
+            entry.block = block
+            entry.offset = within
+            entry.attempts = packed[i].attempts
+            entry.round = channel.round
+            channel.restore_in_flight(
+                in_flight_list, entry,
+                min(deadline, topic.scheduler.now + topic.scheduler.max_msg_timeout),
+                <uint32_t>(topic.scheduler.now // 1000000))
         return 0
 
     cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,

@@ -139,13 +139,18 @@ cdef class Shard:
                    on_readable=self.logs_readable, on_failure=self.report_failed_write,
                    on_recovery=self.report_written_again, **self.log_options)
 
-    def open_topic(self, bytes key not None, FileCalls files not None, str directory not None):
+    def open_topic(self, bytes key not None, FileCalls files not None, str directory not None,
+                   in_flight=None):
         """Open a topic whose files are in another directory, and restore it from them. Raises
-        Unreadable."""
+        Unreadable.
+
+        in_flight: messages that stay in flight until their consumers are there, as {channel:
+            {id: deadline}}
+        """
         cdef Topic topic = Topic(self.host, key)
         topic.log = self.make_log(topic.name, files, directory)
         topic.apply_policy()
-        restore(topic, None)
+        restore(topic, None, None, None, False, in_flight)
         self.topics[key] = topic
         self.host.event("topic_created", topic.name, None)
         for name in topic.channels:

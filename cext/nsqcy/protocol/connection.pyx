@@ -218,7 +218,9 @@ cdef class ManagerState:
 
     @cython.final
     cdef int owner_of(self, bytes key) noexcept:
-        if self.mesh is None:
+        """Return the worker that owns a topic; -1 if it is unknown, or if the topic cannot be used
+        yet."""
+        if self.mesh is None and not self.gated:
             return self.index
         owner = self.owners.get(key)
         return -1 if owner is None else <int>owner

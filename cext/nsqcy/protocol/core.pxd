@@ -91,6 +91,7 @@ cdef class ManagerState:
     cdef readonly int index
     cdef readonly set sessions
     cdef readonly dict owners               # topic -> worker
+    cdef public bint gated                  # a topic of this worker may be unusable: see owner_of()
     cdef dict askers                        # topic -> sessions waiting for the topic's placement
     cdef list peer_waiters                  # sessions waiting for a worker to restart
     cdef list dirty
@@ -542,6 +543,7 @@ cdef class Session(TopicCommands):
     """The V2 state machine of one connection: a producer, a consumer or both."""
     cdef uint64_t sent_before               # total number of sent bytes when output got stuck
     cdef str subscribed_channel
+    cdef dict awaited               # packed subscription to a topic that cannot be used yet
 
     cdef inline bint is_internal(self) noexcept:
         """Return whether the client is a part of this worker."""
@@ -553,6 +555,7 @@ cdef class Session(TopicCommands):
     cdef int end_of_input(self) except -1
     cdef int finish_input(self) except -1
     cdef int resume(self) except -1
+    cdef bint subscribe_awaited(self) except -1
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
@@ -604,4 +607,5 @@ cdef class HandOver:
     cdef int restore_tickets(self, tickets) except -1
     cdef bint restore_stream(self, packed, int upstream) except -1
     cdef bint restore_subscription(self, dict state) except -1
+    cdef bint may_subscribe(self, bytes key) except -1
     cdef int restore_input(self, dict state, bytes unread) except -1

@@ -83,6 +83,9 @@ cdef class HandOver:
         if session.channel is not None:
             state["topic"] = session.subscribed.name
             state["in_flight"] = (<Channel>session.channel).in_flight_to(session)
+        elif session.awaited is not None:
+            state["topic"] = session.awaited["topic"]
+            state["in_flight"] = session.awaited["in_flight"]
         if session.streams:
             state["streams"] = [self.packed_stream(each) for each in session.streams.values()]
         state["transport"] = session.transport.pack()
@@ -308,12 +311,17 @@ cdef class HandOver:
 
     cdef bint restore_subscription(self, dict state) except -1:
         """Subscribe again, and take the messages that were in flight. Return False if the topic
-        cannot be used."""
+        cannot be used. If it cannot be used yet, the session waits for it."""
         cdef Session session = self.session
         cdef bytes key = state["topic"].encode()
         cdef Topic topic = self.manager.shard.find(key)
         cdef Channel channel
         cdef Py_ssize_t missing = 0
+        if topic is None and not self.may_subscribe(key):
+            session.awaited = {"topic": state["topic"], "in_flight": state["in_flight"]}
+            session.blocked = True
+            self.manager.ask(session, key)
+            return True
         if topic is None:
             # An ephemeral topic that was not in the memory of the predecessor. Its channel existed.
             topic = self.manager.shard.find_or_create(key)
@@ -332,11 +340,16 @@ cdef class HandOver:
         session.set_ready(session.ready_count)
         return True
 
+    cdef bint may_subscribe(self, bytes key) except -1:
+        """Return whether a topic exists, or may be created now."""
+        return (not self.manager.gated or self.manager.shard.find(key) is not None
+                or self.manager.owner_of(key) >= 0)
+
     cdef int restore_input(self, dict state, bytes unread) except -1:
         cdef Session session = self.session
         if unread:
             session.keep(unread, len(unread))
-        if state["blocked"]:
+        if state["blocked"] or session.awaited is not None:
             # Complete commands are executed in the turn, when all sessions are here.
             session.blocked = True
             session.log_wait = state.get("log_wait", 0)

@@ -138,6 +138,8 @@ cdef class Session(TopicCommands):
             return 0
         if self.manager.resting and not self.is_internal():
             return 0
+        if self.awaited is not None and not self.subscribe_awaited():
+            return 0
         self.blocked = False
         self.last_command = self.manager.scheduler.now
         self.parse_kept()
@@ -145,6 +147,20 @@ cdef class Session(TopicCommands):
             self.finish_input()
         self.check_appetite()
         return 0
+
+    cdef bint subscribe_awaited(self) except -1:
+        """Subscribe to the topic that could not be used when the session was restored. Return
+        False if the session waits on, or ends."""
+        cdef HandOver hand_over = HandOver(self)
+        cdef dict awaited = self.awaited
+        if not hand_over.may_subscribe(awaited["topic"].encode()):
+            return False
+        self.awaited = None
+        if hand_over.restore_subscription(awaited):
+            return True
+        self.drop_tickets()
+        self.stop()
+        return False
 
     cdef int parse_kept(self) except -1:
         cdef size_t used = self.parse(self.kept + self.kept_start, self.kept_end - self.kept_start)
@@ -805,6 +821,7 @@ cdef class Session(TopicCommands):
         self.forget_quota()
         self.upstream = self.relaying = None
         self.topic = None
+        self.awaited = None
         if self.timer.node.index != HEAP_NOWHERE:
             heap_remove(&self.manager.timers, &self.timer.node)
         self.manager.remove(self)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import gevent
 from gevent import socket, ssl
 
+from nsqcy.copies.feed import REPLACED
 from nsqcy.copies.messages import FromHolder, FromOwner, Refuse
 from nsqcy.copies.roles_and_takeover import Worker
 from nsqcy.logging.types import Lines
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from OpenSSL import SSL
 
 FAILURE_INTERVAL = 60.0  # seconds between two log lines about a stream that cannot be opened
+NOT_READY = "not ready"
+READY_LIMIT = 2.0  # seconds for which a new stream waits until this process is ready
+READY_INTERVAL = 0.02  # seconds between checks
 LEAVE_PAUSE = 0.02  # seconds to wait while streams send their last messages
 
 Key = tuple[str, str]
@@ -106,6 +110,7 @@ class Connections:
         from_owner: Callable[[str, str, Any], object],
         log: Lines,
         later: Later,
+        listener_fd: int = -1,
     ) -> None:
         """
         node: name of this node
@@ -113,6 +118,7 @@ class Connections:
         obstacle: returns why no stream can be accepted now, or ""
         happened: passes an event to the state machine
         from_holder, from_owner: pass a message to the state machine, with its node and group
+        listener_fd: the listening socket of the process that this one takes over from; -1: none
         """
         self._terms = terms
         self._node = node
@@ -128,12 +134,22 @@ class Connections:
         self._opened: dict[Key, Stream] = {}
         self._accepted: dict[Key, Stream] = {}
         self._listener = Listener(
-            terms.listen, terms.server_tls, self._refusal, self._stream_accepted, log
+            terms.listen,
+            terms.server_tls,
+            self._refusal,
+            self._stream_accepted,
+            log,
+            listener_fd,
         )
+        self._is_replaced = False
 
     @property
     def port(self) -> int:
         return self._listener.port
+
+    @property
+    def listener_fd(self) -> int:
+        return self._listener.fileno()
 
     def stop(self) -> None:
         """Close everything."""
@@ -145,8 +161,24 @@ class Connections:
 
     def leave(self) -> None:
         """Announce this process's exit to the owners that feed copies here."""
+        self._refuse_all("leaving")
+
+    def leave_to_successor(self) -> None:
+        """End the streams of the owners that feed copies here, until another process takes the
+        place of this one. The owners count it as responding for a while."""
+        self._is_replaced = True
+        self._refuse_all(REPLACED)
+        for node, group_id in list(self._accepted):
+            self.hang_up(node, group_id)
+            self._happened(partial(_end_feed, node=node, group_id=group_id))
+
+    def stay(self) -> None:
+        """Accept streams again: no other process takes the place of this one."""
+        self._is_replaced = False
+
+    def _refuse_all(self, reason: str) -> None:
         for stream in list(self._accepted.values()):
-            stream.send(Refuse("leaving"))
+            stream.send(Refuse(reason))
         gevent.sleep(LEAVE_PAUSE)
 
     # -- as an owner
@@ -227,6 +259,12 @@ class Connections:
             return f"the node at this address is {self._node}"
         if not secrets.compare_digest(greeting.token.encode(), self._terms.token.encode()):
             return "wrong token"
+        if self._is_replaced:
+            return "its process is being replaced"
+        # Soon after its start, this process is not ready, and the owner would try again later.
+        with gevent.Timeout(READY_LIMIT, False):
+            while self._obstacle() == NOT_READY:
+                gevent.sleep(READY_INTERVAL)
         return self._obstacle()
 
     def _stream_accepted(self, greeting: Greeting, sock: socket.socket, decoder: Decoder) -> None:
@@ -247,3 +285,7 @@ class Connections:
         if self._accepted.get(key) is stream:
             del self._accepted[key]
             self._happened(lambda worker, now: worker.hung_up(*key))
+
+
+def _end_feed(worker: Worker, _: float, *, node: str, group_id: str) -> None:
+    worker.hung_up(node, group_id)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gevent
 
@@ -27,7 +27,7 @@ from nsqcy.etcd.client import EtcdClient
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies import reports
-from nsqcy.nsqd.copies.connections import Connections, Event, Terms
+from nsqcy.nsqd.copies.connections import NOT_READY, Connections, Event, Terms
 from nsqcy.nsqd.copies.copy_files import SUFFIX, CopyFiles
 from nsqcy.nsqd.copies.file_list import SEGMENT
 from nsqcy.nsqd.copies.mending import Findings
@@ -91,6 +91,18 @@ class Settings(Terms, Protocol):
     def scrub_pause(self) -> float: ...
 
 
+class Predecessor(NamedTuple):
+    """State that a process gets from the process that it takes over from."""
+
+    listener_fd: int
+    """Its listener for streams; -1: none."""
+    lease: int
+    """Its lease in etcd; 0: none."""
+
+
+NO_PREDECESSOR = Predecessor(-1, 0)
+
+
 class _Opening:
     """The segments of a copy that a recovery reads to the end, while they are being verified."""
 
@@ -131,12 +143,14 @@ class CopiesHost:
         enter: Callable[[], None] = lambda: None,
         is_full: Callable[[], bool] = lambda: False,
         later: Later = soon,
+        predecessor: Predecessor = NO_PREDECESSOR,
     ) -> None:
         """
         root: directory for the copies; each group has its own subdirectory
         enter: called before topics may be accessed
         is_full: whether the disk has too little space for copies
         later: calls a function before the hub polls again
+        predecessor: the process that this one takes over from
         """
         self._io = io
         self._root = root
@@ -177,6 +191,7 @@ class CopiesHost:
             self._from_owner,
             log,
             later,
+            predecessor.listener_fd,
         )
         advertised = settings.advertise or settings.listen[0]
         self.session = Session(
@@ -189,8 +204,16 @@ class CopiesHost:
         recall = Recall(node.name, node.known, is_repaired=node.is_repaired)
         self.worker = Worker(node.name, self.session.id, self, settings.limits, recall)
         self._registry = Registry(
-            etcd, settings.cluster, self.session, node, settings.limits.lease, self, log
+            etcd,
+            settings.cluster,
+            self.session,
+            node,
+            settings.limits.lease,
+            self,
+            log,
+            predecessor.lease,
         )
+        self._quiet_until = time.monotonic() + settings.limits.lease if predecessor.lease else 0.0
         self._ticker = gevent.spawn(self._tick)
         self._scrubber = Scrubber(
             settings.scrub_rate,
@@ -235,6 +258,62 @@ class CopiesHost:
     def _is_flushed(self) -> bool:
         owners = [self.worker.owner(group_id) for group_id in self._files]
         return all(owner is None or owner.committed == owner.position for owner in owners)
+
+    # -- the process that takes the place of this one
+
+    def begin_rest(self) -> None:
+        """Let the holders' owners know that another process follows, and extend the lease."""
+        self._registry.renew()
+        self._connections.leave_to_successor()
+
+    def end_rest(self) -> None:
+        """Accept streams again."""
+        self._connections.stay()
+
+    def is_at_rest(self) -> bool:
+        """Return whether another process on this node can continue with the files: the holders
+        have all changes, or the groups do not wait for them."""
+        now = time.monotonic()
+        owners = [self.worker.owner(group_id) for group_id in self._files]
+        return self._node.is_idle and all(
+            owner is None or owner.committed == owner.position or not owner.waits(now)
+            for owner in owners
+        )
+
+    def obstacle_to_rest(self) -> str:
+        """Return why another process could not continue with the groups; empty if it could."""
+        if self._registry.is_away or not self._is_ready:
+            return "etcd does not respond, so that it could not serve topics with copies"
+        return self.trouble()
+
+    def hurry(self) -> None:
+        """Act on the state of the groups now, as every `alive_interval`."""
+        if self._is_ready:
+            self._watch_groups(time.monotonic())
+        self._topics.tick()
+        self._io.kick_now()
+
+    def as_predecessor(self) -> Predecessor:
+        """Return what the next process needs."""
+        return Predecessor(self._connections.listener_fd, self._registry.lease)
+
+    def is_caught_up(self) -> bool:
+        """Return whether the members of this node's groups have all changes, as far as they have
+        sessions."""
+        present = {session.id for session in self._sessions.values()}
+        nodes = set(self._sessions)
+        return self._is_ready and all(
+            self._has_caught_up(group, nodes)
+            for group in self.worker.groups()
+            if not group.done and self._node.name in group.members and group.session in present
+        )
+
+    def _has_caught_up(self, group: Group, nodes: set[str]) -> bool:
+        owner = self.worker.owner(group.id)
+        if owner is not None:
+            return owner.has_fed(nodes)
+        holder = self.worker.holder(group.id)
+        return holder is not None and holder.is_live
 
     # -- handing over
 
@@ -311,10 +390,14 @@ class CopiesHost:
         standing = self._registry.standing
         if standing in BROKEN:
             return f"the registry in etcd cannot be used: {REASONS[standing]}"
-        if not self._is_ready and (count := len(self.worker.recall.unprotected())):
+        if self._is_reading() and (count := len(self.worker.recall.unprotected())):
             return f"etcd has not responded since the start; groups of copies that need it: {count}"
         count = len(self._unregistered())
         return f"groups of copies missing from the registry: {count}" if count else ""
+
+    def _is_reading(self) -> bool:
+        """Return whether this process should have read the registry by now."""
+        return not self._is_ready and time.monotonic() >= self._quiet_until
 
     def _unregistered(self) -> list[Group]:
         """Return the groups that the registry lacks. None is known to be missing before the
@@ -493,7 +576,7 @@ class CopiesHost:
     def _obstacle(self) -> str:
         if self._is_full():
             return "the disk is full"
-        return "" if self._is_ready else "not ready"
+        return "" if self._is_ready else NOT_READY
 
     # -- called by the registry (registry.Reader)
 

@@ -102,6 +102,11 @@ class Node:
         """Whether the file is complete; a node on a failing disk continues without it."""
         return self._written == self._wanted
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no thread writes the file."""
+        return self._writer is None
+
     def flush(self) -> bool:
         """Wait briefly until the file contains the current state; return whether it does."""
         wanted = self._wanted

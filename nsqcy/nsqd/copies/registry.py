@@ -132,7 +132,13 @@ class Registry:
         lease: float,
         reader: Reader,
         log: Lines,
+        left_lease: int = 0,
     ) -> None:
+        """
+        left_lease: the lease of the process that this one takes over from; it is extended once, so
+            that no other node takes over the groups in the meantime
+        """
+        self._left_lease = left_lease
         self._client = client
         self._prefix = prefix_of(cluster)
         self._session = session
@@ -165,6 +171,15 @@ class Registry:
         gevent.killall(self._greenlets)
         self._end_watch()
         self._pool.kill()
+
+    @property
+    def lease(self) -> int:
+        """The lease of this process; 0 if it has none."""
+        return self._lease
+
+    def renew(self) -> None:
+        """Extend the lease now."""
+        self._wake.set()
 
     # -- changes; their outcomes are read later
 
@@ -239,6 +254,9 @@ class Registry:
 
     def _renew(self) -> None:
         """Extend the lease, and read everything."""
+        if self._left_lease:
+            self._ask(self._client.keep_alive, self._left_lease)
+            self._left_lease = 0
         if self._lease and not self._ask(self._client.keep_alive, self._lease):
             self._lease = 0
         memory = self._node.memory()  # a change may arrive while the keys are read

@@ -340,10 +340,12 @@ class Listener:
         refusal: Callable[[Greeting], str],
         accepted: Callable[[Greeting, socket.socket, Decoder], object],
         log: Lines,
+        fd: int = -1,
     ) -> None:
         """
         refusal: returns why a greeting is refused, or an empty string
         accepted: called with a connection after the greetings; the connection is closed on return
+        fd: a listening socket to use; -1: listen on `address`
 
         Raises StartError if the address cannot be listened on.
         """
@@ -352,15 +354,20 @@ class Listener:
         self._accepted = accepted
         self._greeting: dict[socket.socket, gevent.Greenlet[Any, Any]] = {}
         """The connections without a greeting and their greenlets, the oldest first."""
-        host, port = address
-        bound = listeners.bind(host_port(host, port), "copies", unix=False)
-        self._server = _Server(socket.socket(fileno=bound.sock.detach()), self._handle, log)
+        if fd < 0:
+            host, port = address
+            fd = listeners.bind(host_port(host, port), "copies", unix=False).sock.detach()
+        self._server = _Server(socket.socket(fileno=fd), self._handle, log)
         self._server.start()
 
     @property
     def port(self) -> int:
         port: int = self._server.server_port
         return port
+
+    def fileno(self) -> int:
+        fd: int = self._server.socket.fileno()
+        return fd
 
     def close(self) -> None:
         self._server.stop()

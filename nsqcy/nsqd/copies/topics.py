@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from nsqcy.broker.core import Shard, Topic
+from nsqcy.broker.core import Shard, Topic, restore_counters
 from nsqcy.config.policies import Policies, TopicPolicy
 from nsqcy.copies.group import Group
 from nsqcy.copies.owner import Owner
@@ -17,6 +17,9 @@ from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.copies.copy_files import SUFFIX
 from nsqcy.storage.core import FileCalls
+
+InFlight = Mapping[str, Mapping[str, Mapping[int, int]]]
+"""Deadlines of messages in flight, by topic, channel and id."""
 
 HERE = ""
 """Group of the logs without copies; a log is drained if its topic now has copies."""
@@ -103,17 +106,20 @@ class CopiedTopics:
         policies: Policies,
         create_channels: Callable[[str, list[str], Callable[[], object]], object],
         usable: Callable[[bytes], object],
+        ready: Callable[[], object],
         log: Lines,
     ) -> None:
         """
         create_channels: called with a topic, which may belong to another worker, the channels that
             it needs to receive the messages of a drained log, and a callback for when it has them
         usable: called with each topic that `may_use` has denied, once the topic can be used
+        ready: called once, before this
         """
         self._shard = shard
         self._policies = policies
         self._create_channels = create_channels
         self._usable = usable
+        self._ready = ready
         self._log = log
         self._groups_of: Groups | None = None
         self._groups: dict[str, _OwnedGroup] = {}
@@ -121,6 +127,8 @@ class CopiedTopics:
         self._loaded: dict[bytes, tuple[bool, Mapping[str, bool]]] = {}
         """Topics in nsqd.dat, until they can be opened."""
         self._denied: set[bytes] = set()
+        self._in_flight: InFlight = {}
+        self._counters: Mapping[str, Any] = {}
         self._is_ready = False
         self._is_cut_off = False
         self._are_deliveries_held = False
@@ -130,6 +138,11 @@ class CopiedTopics:
 
     def attach(self, groups: Groups) -> None:
         self._groups_of = groups
+
+    def inherit(self, in_flight: InFlight, counters: Mapping[str, Any]) -> None:
+        """Continue with what only the memory of the previous process had, when topics are opened
+        until this process is ready."""
+        self._in_flight, self._counters = in_flight, counters
 
     def names(self, group_id: str) -> list[str]:
         """Return the topics in a group that this process owns, including topics that are being
@@ -176,9 +189,11 @@ class CopiedTopics:
         self._load_all()
         for policy in self._policies.copied():  # so that a group exists before the first publish
             self._group_for(_Kind.of(policy))
+        self._ready()
         denied, self._denied = self._denied, set()
         for key in denied:
             self._usable(key)
+        self._in_flight, self._counters = {}, {}
 
     def _load_all(self) -> None:
         loaded, self._loaded = self._loaded, {}
@@ -267,10 +282,15 @@ class CopiedTopics:
             self._unrecorded = None
             self._set_deliveries()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether `hold_deliveries` has stopped deliveries."""
+        return self._are_deliveries_held
+
     def is_recorded(self) -> bool:
-        """Return whether the journals contain all finished messages, so that no other node
-        redelivers them. Starts writing the journals; call this again later. No message may be in
-        flight."""
+        """Return whether the journals contain all finished messages, so that no other process
+        redelivers them. Starts writing the journals; call this again later. Deliveries must be
+        held, and no message may be finished in the meantime."""
         if self._unrecorded is None:
             topics = [topic for each in self._groups.values() for topic in each.topics.values()]
             self._unrecorded = len(topics)
@@ -359,7 +379,12 @@ class CopiedTopics:
         if group.closed or kind != _Kind.of(group) or self._shard.topic(key) is not None:
             owned.drained[key] = self._open_drained(group.id, key, owned.files, directory)
         else:
-            owned.topics[key] = self._shard.open_topic(key, owned.files, directory)
+            name = key.decode()
+            owned.topics[key] = self._shard.open_topic(
+                key, owned.files, directory, self._in_flight.get(name)
+            )
+            if name in self._counters:
+                restore_counters(self._shard, {name: self._counters[name]})
 
     def _open_drained(self, group_id: str, key: bytes, files: FileCalls, directory: str) -> Topic:
         topic = self._shard.open_closed(group_id, key, files, directory)

@@ -38,7 +38,7 @@ from nsqcy.nsqd.copies.copy_files import Data
 
 MAX_FRAME = 64 << 20  # maximum bytes; a list of all files may be long
 MAX_GREETING = 4096
-REASONS = ("epoch", "full", "failing", "leaving")
+REASONS = ("epoch", "full", "failing", "leaving", "replaced")
 
 _FRAME = struct.Struct(">IB")
 _WRITE = struct.Struct(">HBQq")

@@ -73,6 +73,9 @@ class OldWorkers(Protocol):
     def forget_previous_version(self) -> None:
         """Handle the end of an upgrade: all workers run this version."""
 
+    def await_copies(self) -> None:
+        """Wait for a limited time until the copies of topics on other machines have caught up."""
+
 
 class Upgrade:
     """The upgrades of this nsqd."""
@@ -174,6 +177,7 @@ class Upgrade:
                 failures.append(failure)
             else:
                 self._step(f"worker {index}")
+        workers.await_copies()  # so that another machine can be upgraded next
         self.results[INCOMPLETE if failures else DONE] += 1
         if failures:
             self._error = "; ".join(failures)
@@ -191,6 +195,7 @@ class Upgrade:
                 break
             if index not in workers.of_previous_version():
                 return ""  # it has died, and was started again
+            workers.await_copies()
             try:
                 workers.replace_in_place(index)
             except StartError as error:

@@ -27,6 +27,7 @@ from nsqcy.errors import StartError
 from nsqcy.logging import events
 from nsqcy.logging.types import Lines
 from nsqcy.nsqd.exit_report import describe as describe_unsaved
+from nsqcy.nsqd.master.copies_wait import await_copies
 from nsqcy.nsqd.master.launcher import Born, Launcher
 from nsqcy.nsqd.master.lost_memory import LostMemory
 from nsqcy.nsqd.master.master_state import State
@@ -172,6 +173,11 @@ class WorkerLifecycle:
     def forget_previous_version(self) -> None:
         """Handle the end of an upgrade: all workers run this version."""
         self._way_back.forget()
+
+    def await_copies(self) -> None:
+        """Wait for a limited time until the copies of topics on other machines have caught up."""
+        if self._launcher.context.get("copies"):
+            await_copies(self._workers, self._log)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each worker, for /metrics."""

@@ -45,7 +45,7 @@ from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.session_handover import SessionMigration
 from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
-from nsqcy.nsqd.worker.whole_handover import WholeHandover
+from nsqcy.nsqd.worker.whole_handover import WholeHandover, counters_in, in_flight_in
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
 from nsqcy.protocol.core import COUNTED, Session, SessionManager
@@ -63,6 +63,12 @@ if TYPE_CHECKING:
 
 HOLD_LIMIT = 60_000_000_000
 """Time that a new topic waits for its channels, in ns: longer than the master can take."""
+REST_LIMIT = 1.0
+"""Maximum seconds to answer what is outstanding before a hand-over."""
+COPIES_REST_LIMIT = 3.0
+"""The same for a worker with copies: other machines must have all changes."""
+COPIES = "copies"
+"""Kind of the parcel with what the copies of topics on other machines need."""
 LOAD_TURN = 0.005
 """Seconds for which topics are loaded before other work runs."""
 WIND_DOWN_LIMIT = 2.0
@@ -115,6 +121,12 @@ def _users(options: NsqdOptions, text: str | None, table: QuotaTable) -> "FileUs
 
 def _events(options: NsqdOptions) -> Events | None:
     return Events(options.events_sample) if options.events else None
+
+
+def prepare(boot: Boot) -> None:
+    """Import what only some engines need, so that a successor takes less time to take over."""
+    if boot.context["copies"]:
+        from nsqcy.nsqd.copies import worker_copies  # noqa: F401
 
 
 class Engine:
@@ -224,6 +236,7 @@ class Engine:
             self._http.tls_only = tls_required(backend.port("https"))
         self._https = _https(self._handshakes)
         self._copies = self._make_copies(boot, backend)
+        self._manager.gated = self._copies is not None
         self._rate_sampler = RateSampler(self._shard, self._give_way)
         self._stats = WorkerStats(
             self._shard,
@@ -269,12 +282,13 @@ class Engine:
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
+        is_successor = self._parcels is not None
         if self._parcels is not None:
             self._handover.restore_clients(self._parcels)
             self._parcels = None
             self._loop.start()
         self._rate_sampler.start()
-        if self._copies is not None:
+        if self._copies is not None and not is_successor:
             self._copies.wait()
 
     def _load_topics(self, topics: list[dict[str, Any]]) -> None:
@@ -406,18 +420,32 @@ class Engine:
     # -- the hand-over to a successor
 
     def begin_rest(self) -> None:
-        if self._copies is not None:
-            raise NotHandedOver("topics with copies cannot be handed over")
+        copies = self._copies
+        if copies is not None and (obstacle := copies.obstacle_to_rest()):
+            raise NotHandedOver(obstacle)
         self._handover.begin_rest()
+        if copies is not None:
+            self._loop.enter()
+            copies.begin_rest()
+
+    @property
+    def rest_limit(self) -> float:
+        return REST_LIMIT if self._copies is None else COPIES_REST_LIMIT
 
     def is_at_rest(self) -> bool:
-        return self._handover.is_at_rest()
+        # The journals of copied topics are written once nothing finishes a message any more.
+        return self._handover.is_at_rest() and (self._copies is None or self._copies.is_at_rest())
 
     def end_rest(self) -> None:
         self._handover.end_rest()
+        if self._copies is not None:
+            self._copies.end_rest()
 
     def pack(self) -> Iterator[Parcel]:
         yield from self._handover.pack()
+        if self._copies is not None:
+            left = self._copies.as_predecessor()
+            yield Parcel(COPIES, {"lease": left.lease}, b"", (left.listener_fd,))
         self._notifier.flush()
 
     def wind_down(self) -> None:
@@ -480,9 +508,14 @@ class Engine:
         """Return the copies of topics on other machines; None if etcd is not configured."""
         if not self._options.etcd_endpoints:
             return None
+        from nsqcy.nsqd.copies.host import NO_PREDECESSOR, Predecessor
         from nsqcy.nsqd.copies.worker_copies import Copies
 
-        return Copies(
+        predecessor = NO_PREDECESSOR
+        for each in boot.parcels or ():
+            if each.kind == COPIES:
+                predecessor = Predecessor(each.fds[0], each.state["lease"])
+        copies = Copies(
             self._index,
             self._options,
             boot.context["copies"],
@@ -491,8 +524,17 @@ class Engine:
             self._loop.before_poll,
             backend.at_owner,
             lambda key: self._place(key, self._index),
+            self._end_gate,
             boot.log,
+            predecessor,
         )
+        if boot.parcels is not None:
+            copies.topics.inherit(in_flight_in(boot.parcels), counters_in(boot.parcels))
+        return copies
+
+    def _end_gate(self) -> None:
+        """From now on, topics with copies can be used."""
+        self._manager.gated = False
 
     # -- authorization
 
@@ -516,6 +558,8 @@ class Engine:
     # -- control messages from the master and other workers (to_worker.Engine)
 
     def call(self, request: Request) -> Any:
+        if self._copies is not None and request.method in TopicVerb.kinds:
+            self._copies.await_usable(str(request.args["topic"]))
         return process_calls.serve(request, (EngineMessage, self), (TopicVerb, self._owned))
 
     def adopt_session(self, fd: int, state: dict[str, Any], unread: bytes, unsent: bytes) -> None:

@@ -48,7 +48,6 @@ from nsqcy.util import garbage
 
 # Less than the 5 s for which a starting nsqd waits for orphans to release the data-path lock.
 ORPHAN_LIMIT = 4.0
-REST_LIMIT = 1.0  # maximum seconds to answer what is outstanding before a hand-over
 REST_STEP = 0.001  # seconds between two checks
 
 
@@ -73,7 +72,8 @@ class Engine(Protocol):
     """Serves clients. Each method runs on the hub's thread.
 
     Methods marked "waits" run in their own greenlet and may block it; the others must not block.
-    The factory is `make(boot: Boot) -> Engine`, named in the boot data as "module:make".
+    The factory is `make(boot: Boot) -> Engine`, named in the boot data as "module:make". If the
+    module has a function `prepare(boot)`, a successor calls it before it waits.
     """
 
     def load(
@@ -110,7 +110,11 @@ class Engine(Protocol):
 
     def begin_rest(self) -> None:
         """Read nothing more from clients, and begin nothing that takes long. Raises NotHandedOver
-        if this engine cannot be handed over."""
+        if this engine cannot be handed over. Waits briefly."""
+
+    @property
+    def rest_limit(self) -> float:
+        """Maximum seconds until this engine is at rest."""
 
     def is_at_rest(self) -> bool:
         """Return whether everything outstanding is answered, and nothing is under way."""
@@ -179,7 +183,9 @@ class Worker:
             upgrade_steps.reached("booting")
             os.set_inheritable(fds["succession"], False)
             self._succession = _socket(fds["succession"])
-            import_module(self._engine_name.partition(":")[0])
+            engine_module = import_module(self._engine_name.partition(":")[0])
+            if prepare := getattr(engine_module, "prepare", None):
+                prepare(self._boot)
         else:
             self._make_engine(self._boot)
             self._loaded.set()
@@ -277,12 +283,13 @@ class Worker:
 
     def _rest(self) -> None:
         """Return once nothing is under way. Raises NotHandedOver."""
-        deadline = time.monotonic() + REST_LIMIT
+        limit = self._engine.rest_limit
+        deadline = time.monotonic() + limit
         self._engine.begin_rest()
         # One of the calls is this one.
         while self._serving > 1 or not (self._engine.is_at_rest() and self._channel.is_flushed):
             if self._ending or time.monotonic() >= deadline:
-                raise NotHandedOver(f"requests have not ended within {REST_LIMIT:g} s")
+                raise NotHandedOver(f"requests have not ended within {limit:g} s")
             gevent.sleep(REST_STEP)
 
     def _check_master(self) -> None:

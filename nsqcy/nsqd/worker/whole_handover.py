@@ -8,7 +8,7 @@ The topics are not here: the successor finds them in the memory that the last tu
 after a death.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nsqcy.broker.core import pack_counters, restore_counters
@@ -30,6 +30,22 @@ BATCH_BYTES = 1 << 20  # bytes of input and output after which a parcel is sent
 LAST_TURNS = 16  # maximum turns until one leaves no file operation
 
 _MISSING = object()
+
+
+def counters_in(parcels: Sequence[Parcel]) -> dict[str, Any]:
+    """Return the counters of topics and channels, by topic."""
+    return next((each.state for each in parcels if each.kind == COUNTERS), {})
+
+
+def in_flight_in(parcels: Sequence[Parcel]) -> dict[str, dict[str, dict[int, int]]]:
+    """Return the deadlines of the messages in flight to sessions, by topic, channel and id."""
+    found: dict[str, dict[str, dict[int, int]]] = {}
+    for parcel in parcels:
+        for state, _, _ in parcel.state["sessions"] if parcel.kind == TCP else ():
+            if "topic" in state:
+                deadlines = found.setdefault(state["topic"], {}).setdefault(state["channel"], {})
+                deadlines.update((int(id, 16), due) for id, due in state["in_flight"])
+    return found
 
 
 class WholeHandover:

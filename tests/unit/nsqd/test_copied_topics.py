@@ -19,7 +19,9 @@ class Groups:
 
 def copied_topics(core: Core, directory: Path) -> CopiedTopics:
     """Return the topics of a worker that owns GROUP."""
-    topics = CopiedTopics(core.shard, POLICIES, lambda *_: None, lambda *_: None, core.log)
+    topics = CopiedTopics(
+        core.shard, POLICIES, lambda *_: None, lambda *_: None, lambda: None, core.log
+    )
     groups: Any = Groups()
     topics.attach(groups)
     topics.begun(GROUP, core.io, directory)

@@ -36,6 +36,9 @@ class Old:
     def of_previous_version(self):
         return list(self.left)
 
+    def await_copies(self):
+        self.attempts.append("copies")
+
     def replace_in_place(self, index):
         self.attempts.append(index)
         outcome = self.outcomes[index].pop(0)
@@ -72,7 +75,11 @@ def upgraded(old):
 def test_all_workers_are_replaced():
     old = Old({0: [None], 1: [None]})
     steps, error, lines = upgraded(old)
-    assert (steps, error, old.attempts) == (["worker 0", "worker 1", "done"], "", [0, 1])
+    assert (steps, error, old.attempts) == (
+        ["worker 0", "worker 1", "done"],
+        "",
+        ["copies", 0, "copies", 1, "copies"],
+    )
     assert len(lines) == 1 and "continues from version 0.0.9" in lines[0]
     assert old.forgotten
 
@@ -85,7 +92,8 @@ def test_another_attempt_follows_a_failure():
 def test_a_worker_that_cannot_be_replaced_serves_on():
     old = Old({0: ["busy", "full"], 1: [None]})
     steps, error, lines = upgraded(old)
-    assert (steps, error, old.attempts) == (["worker 1"], "worker 0: full", [0, 0, 1])
+    assert (steps, error, old.attempts[:-1:2]) == (["worker 1"], "worker 0: full", ["copies"] * 3)
+    assert old.attempts[1::2] == [0, 0, 1]
     assert lines[-1] == "UPGRADE: some workers still run version 0.0.9: worker 0: full"
     assert not old.forgotten
 
