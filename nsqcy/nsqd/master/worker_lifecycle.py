@@ -51,6 +51,7 @@ from nsqcy.process.handoff import Accepted
 
 STOP_LIMIT = 600.0  # maximum seconds for workers to save before they are killed
 KILL_LIMIT = 5.0  # maximum seconds for a killed worker to exit
+PUMP_LIMIT = 5.0  # maximum seconds for a pump to send its last output before it is killed
 LOOK = 1.0  # seconds between checks of the workers that have not exited yet
 HUNG_UP_LIMIT = 5.0  # maximum seconds that a worker may outlive its control channel
 NAG = 5.0  # seconds between log lines about a worker that does not answer
@@ -128,7 +129,11 @@ class WorkerLifecycle:
     def dump(self, keep: Keep) -> dict[str, Any]:
         """Return the state for the master's next version."""
         handles = [handle.dump(keep) for handle in self._workers]
-        return {"children": self.arbiter.dump(), "handles": handles}
+        return {
+            "children": self.arbiter.dump(),
+            "pumps": self.arbiter.dump_pumps(),
+            "handles": handles,
+        }
 
     def restore(self, dumped: dict[str, Any]) -> None:
         """Continue with the workers of the previous version. Call it before the hub runs."""
@@ -142,12 +147,18 @@ class WorkerLifecycle:
             self._of_previous_version.add(handle.pid)
             self._acceptor.add(handle.index, handle)
         self.arbiter.restore(dumped["children"])
+        self.arbiter.restore_pumps(dumped.get("pumps", ()))
         self.arbiter.check_early_deaths()
         self.arbiter.start()
 
     def of_previous_version(self) -> list[int]:
         """Return the workers that the previous version of the master has started."""
         return sorted(each.index for each in self._workers if each.pid in self._of_previous_version)
+
+    @property
+    def pumps(self) -> int:
+        """Number of replaced workers that stay for their encrypted connections."""
+        return len(self.arbiter.pumps)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each worker, for /metrics."""
@@ -198,7 +209,13 @@ class WorkerLifecycle:
             gevent.killall(list(stops.values()))
             self.arbiter.signal_all(signal.SIGKILL)
             self.arbiter.wait(KILL_LIMIT)
+        self._end_pumps()
         return self._problems([*running, *(each for each in unrestored if each not in running)])
+
+    def _end_pumps(self) -> None:
+        """End the pumps, now that the sessions of their connections have ended."""
+        if not self.arbiter.end_pumps(signal.SIGTERM, PUMP_LIMIT):
+            self.arbiter.end_pumps(signal.SIGKILL, KILL_LIMIT)
 
     def _stop(self, child: Child) -> None:
         """Have a worker save and exit. If it is down, or dies, and has left messages in memory,
@@ -295,6 +312,7 @@ class WorkerLifecycle:
                 self._drop_successor(old, new)
             del self._workers.replacements[index]
             if outcome == LOST and replacement.exit_code is not None:
+                self.arbiter.retire(index)
                 self.arbiter.on_exit(index, replacement.exit_code)
         finally:
             replacement.ended.set()

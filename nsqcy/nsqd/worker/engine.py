@@ -41,10 +41,12 @@ from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
 from nsqcy.nsqd.worker.negotiate import Identity, negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
+from nsqcy.nsqd.worker.pump import Pumped
 from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.session_handover import SessionMigration
 from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
+from nsqcy.nsqd.worker.upgrade_drain import UpgradeDrain
 from nsqcy.nsqd.worker.whole_handover import WholeHandover
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 
 HOLD_LIMIT = 60_000_000_000
 """Time that a new topic waits for its channels, in ns: longer than the master can take."""
+DRAIN_EVERY = 1.0
+"""Seconds between checks of the pumped connections."""
 LOAD_TURN = 0.005
 """Seconds for which topics are loaded before other work runs."""
 WIND_DOWN_LIMIT = 2.0
@@ -239,8 +243,17 @@ class Engine:
             sampler=self._rate_sampler,
             give_way=self._give_way,
         )
+        self._drain = UpgradeDrain(options.upgrade_drain)
+        self._drain_timer = hub.loop.timer(DRAIN_EVERY, DRAIN_EVERY)
         self._handover = WholeHandover(
-            self._loop, self._manager, mesh, self._http, self._io, boot.log
+            self._loop,
+            self._manager,
+            mesh,
+            self._http,
+            self._https,
+            self._io,
+            self._drain,
+            boot.log,
         )
         self._stopped = False
         if self._parcels is None:
@@ -273,9 +286,20 @@ class Engine:
             self._handover.restore_clients(self._parcels)
             self._parcels = None
             self._loop.start()
+            if len(self._drain):
+                self._drain_timer.start(self._end_pumped)
         self._rate_sampler.start()
         if self._copies is not None:
             self._copies.wait()
+
+    def _end_pumped(self) -> None:
+        """Close the pumped connections that are due."""
+        self._loop.enter()
+        count = self._drain.look(time.monotonic_ns())
+        if count:
+            events.pumped_clients_closed(self._log, clients=count)
+        if not len(self._drain):
+            self._drain_timer.stop()
 
     def _load_topics(self, topics: list[dict[str, Any]]) -> None:
         self._loop.enter()
@@ -420,6 +444,9 @@ class Engine:
         yield from self._handover.pack()
         self._notifier.flush()
 
+    def pumped(self) -> list[Pumped]:
+        return self._handover.pumped()
+
     def wind_down(self) -> None:
         self._loop.enter()
         left = Event()
@@ -431,6 +458,8 @@ class Engine:
     def stop(self) -> bool:
         self._stopped = True
         self._rate_sampler.stop()
+        self._drain_timer.stop()
+        self._drain_timer.close()
         self._loop.enter()
         self._loop.stop()
         self._http.close()
