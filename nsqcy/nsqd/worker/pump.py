@@ -246,15 +246,19 @@ class _Connection:
         else:
             self._to_session()
         self._to_client()
+        has_progress = self._client.unsent is not left
         if self._session.has_ended:
-            self._finish(self._client.unsent is not left)
+            self._finish(has_progress)
+        elif self._session.is_gone and self._client.unsent:
+            self._limit_flush(has_progress)
         if not self._is_closed:
             self._watch()
 
     def tick(self, now: float, rests: bool) -> None:
         if rests:
             self._layer.rest()
-        if self._session.has_ended and self._pump.is_ending:
+        session = self._session
+        if self._pump.is_ending and (session.has_ended or session.is_gone):
             self._deadline = min(self._deadline, now + END_LIMIT)
         if now >= self._deadline:
             self._close()
@@ -343,22 +347,25 @@ class _Connection:
 
     def _finish(self, has_progress: bool) -> None:
         """Close as the session does, once the client has received everything."""
-        client, now = self._client, self._pump.clock()
+        client = self._client
         if not self._is_lingering and client.send():
             self._is_lingering = True
             self._layer.close()
             client.unsent = memoryview(self._layer.take())
             self._layer.release()
         if not client.send():
-            if has_progress or self._deadline == NEVER:
-                self._deadline = now + FLUSH_LIMIT
+            self._limit_flush(has_progress)
             return
         if not self._has_ended_output:
             self._has_ended_output = True
-            self._deadline = now + LINGER_LIMIT
+            self._deadline = self._pump.clock() + LINGER_LIMIT
             client.end_output()
         if client.is_broken or client.has_ended or self._session.is_gone:
             self._close()
+
+    def _limit_flush(self, has_progress: bool) -> None:
+        if has_progress or self._deadline == NEVER:
+            self._deadline = self._pump.clock() + FLUSH_LIMIT
 
     def _close(self) -> None:
         self._is_closed = True
