@@ -11,7 +11,7 @@ module: see `HttpConnection.learn`.
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,6 +84,9 @@ class Packed(NamedTuple):
     state: dict[str, Any]
     unread: bytes
     unsent: bytes
+    surrender: Callable[[], tuple[int, Any, bytes]] | None = None
+    """If the socket's encryption cannot be packed: gives away its descriptor, its layer, and the
+    encrypted output that has not been sent. The other process gets a plain socket instead."""
 
 
 class HttpServer(Server):
@@ -122,7 +125,9 @@ class HttpServer(Server):
         """Return whether the log should show a GET request: pollers repeat the same ones."""
         return self._polls.is_news(self.now, peer, target, status)
 
-    def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:
+    def adopt(
+        self, sock: socket.socket, peer: str, connection: Make | None = None
+    ) -> "HttpConnection":
         """Serve an accepted socket. `peer` is the client's name in the log: `ip:port`, or `@`.
 
         `connection` creates the connection, if it is not plain HTTP.
@@ -132,8 +137,9 @@ class HttpServer(Server):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._send_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
-        make = connection or HttpConnection
-        self._connections.add(make(self, sock, peer))
+        adopted = (connection or HttpConnection)(self, sock, peer)
+        self._connections.add(adopted)
+        return adopted
 
     @property
     def connections(self) -> int:
@@ -177,20 +183,28 @@ class HttpServer(Server):
         """Whether no request is being executed; ask after `stop_reading`."""
         return all(connection.is_packable for connection in self._connections)
 
-    def pack(self) -> Iterator[Packed]:
-        """Return the connections, for the process that takes over. They do not change. The ones
-        that use TLS are left out."""
-        for connection in self._connections:
-            packed = connection.pack()
-            if packed is not None:
-                yield packed
+    @property
+    def is_in_handshake(self) -> bool:
+        """Whether a client's TLS handshake is under way."""
+        return any(connection.is_in_handshake for connection in self._connections)
 
-    def adopt_packed(self, packed: Packed) -> None:
-        """Continue a connection of another process; take ownership of its descriptor."""
-        sock = socket.socket(fileno=packed.fd)
-        connection = HttpConnection(self, sock, packed.state["peer"])
-        self._connections.add(connection)
-        connection.unpack(packed)
+    def clients(self) -> list["HttpConnection"]:
+        """Return the connections to pack, for the process that takes over."""
+        return list(self._connections)
+
+    def adopt_packed(self, packed: Packed, connection: Make | None = None) -> "HttpConnection":
+        """Continue a connection of another process; take ownership of its descriptor.
+
+        `connection` creates an encrypted connection, if the peer has not sent anything yet.
+        """
+        sock, peer = socket.socket(fileno=packed.fd), packed.state["peer"]
+        if packed.state["is_new"]:
+            return self.adopt(sock, peer, connection)
+        make = DecryptedConnection if packed.state["secure"] else HttpConnection
+        adopted = make(self, sock, peer)
+        self._connections.add(adopted)
+        adopted.unpack(packed)
+        return adopted
 
     def close(self) -> None:
         """Close every connection immediately and stop all watchers."""
@@ -274,6 +288,7 @@ class HttpConnection(Connection):
         "_write_watcher",
     )
     secure = False
+    is_in_handshake = False
     events_a_turn = 64
     is_pending = False  # whether some input may not have been passed to the protocol
     certificate_names: Sequence[str] = ()  # names in the peer's verified certificate
@@ -338,14 +353,38 @@ class HttpConnection(Connection):
         """Whether no request is being executed."""
         return not (self._waiting or self._in_process)
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no request has begun, and all answers are sent."""
+        sends = self._out or self._unsent is not None
+        return not (sends or self._resuming) and self.is_packable and self._protocol.idle
+
+    def withdraw(self) -> None:
+        """Do nothing: only the client begins an exchange."""
+
+    def end(self) -> None:
+        """Close after the current request, if there is one."""
+        if self.is_quiet or self._protocol.in_head:
+            self.close()
+        else:
+            self._protocol.is_last = True
+
     def pack(self) -> Packed | None:
-        """Return what another process needs; None if it cannot continue this connection."""
-        found = None if self.secure or self._closed else self._protocol.pack()
+        """Return what another process needs; None if it cannot continue this connection, which does
+        not change."""
+        found = self._protocol.pack()
         if found is None:
             return None
         state, unread = found
         state |= {
             "peer": self._peer,
+            "is_new": False,
+            "secure": self.secure,
+            "certificate_names": list(self.certificate_names),
             "lingering": self._lingering,
             "idle": self._server.now - self.since,
         }
@@ -581,7 +620,7 @@ class HttpConnection(Connection):
             self._protocol.read_body(limit)
 
     def _is_local(self) -> bool:
-        return self._sock.family == socket.AF_UNIX or self._peer.startswith(("127.", "[::1]:"))
+        return self._sock.family == socket.AF_UNIX or self._peer.startswith(_LOCAL)
 
     def _on_body(self, body: Body) -> None:
         route, head = self._route, self._head
@@ -748,5 +787,21 @@ class HttpConnection(Connection):
             self._read_watcher.start(self.on_readable)
 
 
+class DecryptedConnection(HttpConnection):
+    """An HTTPS connection whose encryption is in another process: its socket is one end of a socket
+    pair."""
+
+    __slots__ = ("certificate_names",)
+    secure = True
+
+    def unpack(self, packed: Packed) -> None:
+        self.certificate_names = tuple(packed.state["certificate_names"])
+        super().unpack(packed)
+
+    def _is_local(self) -> bool:
+        return self._peer.startswith(_LOCAL)
+
+
+_LOCAL = ("127.", "[::1]:")
 _NO_BODY = Body(b"")
 _TOO_BIG = Body(b"", Fault.TOO_BIG)

@@ -265,9 +265,35 @@ def worker_hand_over_failed(worker: int, stack: str, /) -> str:
 
 @warn(NSQD)
 def clients_not_handed_over(*, clients: int) -> str:
-    """These clients use TLS or deflate, which another process cannot continue. Their connections
-    end when the worker is replaced."""
-    return f"{clients} encrypted or compressed connections are not handed over"
+    """The TLS handshakes of these clients did not end in time. Their connections end when the
+    worker is replaced."""
+    return f"{clients} connections are not handed over, because their TLS handshake is unfinished"
+
+
+@info(NSQD)
+def pump_begun(*, connections: int) -> str:
+    """The worker has been replaced. Its process stays for connections with TLS or deflate, which
+    it encrypts and compresses for its successor."""
+    return f"PUMP: {connections} connections with TLS or deflate"
+
+
+@info(NSQD)
+def pump_ended() -> str:
+    """The last of its connections has ended, and the process exits."""
+    return "PUMP: all connections have ended"
+
+
+@info(NSQD)
+def pumped_clients_closed(*, clients: int) -> str:
+    """nsqd has closed connections with TLS or deflate some time after an upgrade, so that the
+    process before the upgrade can exit (`--upgrade-drain`)."""
+    return f"UPGRADE: closed {clients} connections that an earlier process encrypts or compresses"
+
+
+@error(NSQD)
+def pump_failed(stack: str, /) -> str:
+    """This is a bug; `msg` contains the stack trace. The connections of this pump end."""
+    return f"PUMP: {stack}"
 
 
 @info(NSQD)

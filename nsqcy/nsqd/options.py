@@ -309,6 +309,14 @@ class NsqdOptions(
         "an exiting nsqd waits twice as long",
         rule=POSITIVE,
     )
+    upgrade_drain = Option(
+        "upgrade-drain",
+        DURATION,
+        10 * MINUTE,
+        "time after an upgrade until nsqd closes connections with TLS or deflate, which the "
+        "previous process still encrypts and compresses; 0: never",
+        rule=NOT_NEGATIVE,
+    )
     queue_scan_worker_pool_max = Option(
         "queue-scan-worker-pool-max",
         INT,

@@ -77,6 +77,7 @@ class Child:
         self.silent = 0  # runnable time without a heartbeat
         self.aborted = False
         self.killed = False  # whether this process killed the child
+        self.has_handed_over = False  # a successor has taken over, and this process may still run
         self.watcher: Any = None
 
     def born(self, pid: int, now: int) -> None:
@@ -127,6 +128,7 @@ class Arbiter:
         self._silence = silence
         self._halting = False
         self._all_gone = Event()
+        self._pumps_gone = Event()
         self._last_tick = clock()
         self._loop = gevent.get_hub().loop
         self._timer = self._loop.timer(TICK, TICK)
@@ -186,13 +188,46 @@ class Arbiter:
     def promote(self, index: int) -> None:
         """Handle a successor that has taken over: it is the child from now on."""
         child, successor = self.children[index], self._successors.pop(index)
-        if child.pid:
-            old = Child(index)
-            old.born(child.pid, child.began)
-            self._rewatch(child, old)
-            self._retired.append(old)
+        self.retire(index)
         child.born(successor.pid, self._clock())
         self._rewatch(successor, child)
+
+    def retire(self, index: int) -> None:
+        """Handle a child that has handed over. It may still run, as a pump for the connections that
+        its successor cannot decode: it is reaped, and nothing else."""
+        child = self.children[index]
+        if child.pid:
+            old = self._pump(index, child.pid)
+            self._rewatch(child, old)
+            child.pid = 0
+
+    def _pump(self, index: int, pid: int) -> Child:
+        child = Child(index)
+        child.born(pid, self._clock())
+        child.has_handed_over = True
+        self._retired.append(child)
+        return child
+
+    @property
+    def pumps(self) -> list[Child]:
+        """The children that have handed over, and still run."""
+        return [child for child in self._retired if child.has_handed_over]
+
+    def dump_pumps(self) -> list[list[int]]:
+        """Return the pumps for the next program of this process."""
+        return [[child.index, child.pid] for child in self.pumps]
+
+    def restore_pumps(self, dumped: Iterable[tuple[int, int]]) -> None:
+        """Continue with these pumps; see `restore`."""
+        for index, pid in dumped:
+            self._watch(self._pump(index, pid))
+
+    def end_pumps(self, signum: int, timeout: float) -> bool:
+        """Send a signal to the pumps, and wait until they have exited; return False on timeout."""
+        for child in self.pumps:
+            self._signal(child, signum)
+        self._check_all_gone()
+        return bool(self._pumps_gone.wait(timeout))
 
     def _rewatch(self, child: Child, other: Child) -> None:
         """Report the exit of a child's process as the exit of another child."""
@@ -357,7 +392,7 @@ class Arbiter:
             child.state = STOPPING
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all children have exited; return False on timeout."""
+        """Wait until all children have exited, except pumps; return False on timeout."""
         return bool(self._all_gone.wait(timeout))
 
     def signal_all(self, signum: int) -> None:
@@ -375,7 +410,12 @@ class Arbiter:
         return (*self.children, *self._successors.values(), *self._retired)
 
     def _check_all_gone(self) -> None:
-        if self._halting and not any(child.pid for child in self._all()):
+        if self.pumps:
+            self._pumps_gone.clear()
+        else:
+            self._pumps_gone.set()
+        left = (child for child in self._all() if not child.has_handed_over)
+        if self._halting and not any(child.pid for child in left):
             self._all_gone.set()
 
     def _signal(self, child: Child, signum: int) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ import pytest
 
 from conftest import Starter
 from nsqcy import __version__
+from nsqcy.testing.certificates import make
 from nsqcy.testing.http_requests import eventually
 from nsqcy.testing.wire_client import MESSAGE, Conn, Message
+from support.client_libraries import Consumer, Producer
 from support.nsqd_process import FOREIGN, Nsqd, environment
 from support.nsqlookupd_process import Lookupd
 from support.service_manager import Manager
@@ -210,6 +213,40 @@ def test_twenty_upgrades_under_load(daemon: Nsqd) -> None:
     steps = ["trial", "rest", "execute", "worker 0", "worker 1", "done"]
     assert state(daemon)["steps"] == steps
     daemon.stop()
+
+
+@pytest.mark.parametrize(
+    "way", [{"tls": True}, {"codec": "deflate"}, {"tls": True, "codec": "deflate"}], ids=str
+)
+def test_encrypted_and_compressed_clients_stay(
+    nsqd: Starter, tmp_path: Path, way: dict[str, Any]
+) -> None:
+    """The processes of the replaced workers stay for them: also over further upgrades, and while
+    nsqd exits."""
+    daemon = nsqd(**make("nsqd").save(tmp_path).options)
+    readers = ("pynsq", "blocking")
+    consumers = [Consumer(each, daemon, each, "c", rdy=5, **way) for each in readers]
+    producers = [Producer("pynsq", daemon, topic, **way) for topic in readers]
+    bodies = [b"%d" % number for number in range(40)]
+    try:
+        for count in range(1, 5):
+            for each in producers:
+                each.publish(bodies)
+            for consumer in consumers:
+                found = Counter(m.body for m in consumer.messages(count * len(bodies), SLOW))
+                assert found == Counter(bodies * count)
+            if count == 1:
+                accepted = daemon.log_text().count("new client")
+            if count < 4:
+                upgraded(daemon)
+                assert 1 <= state(daemon)["pumps"] <= 2
+        assert daemon.log_text().count("new client") == accepted
+        for each in producers:
+            assert set(each.finish()) == {"OK"}
+        daemon.stop()
+    finally:
+        for program in (*producers, *consumers):
+            program.destroy()
 
 
 def test_connections_are_served_that_come_during_the_upgrade(daemon: Nsqd) -> None:

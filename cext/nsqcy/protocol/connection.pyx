@@ -130,6 +130,14 @@ cdef class Transport:
         """Return the state that the next process needs, as JSON can contain it."""
         return None
 
+    cdef bint needs_pump(self) except -1:
+        """Return whether this process must continue to encode and decode for the next one."""
+        return False
+
+    cdef tuple surrender(self):
+        """Give away the descriptor, the layers and the encoded output that has not been sent."""
+        raise NotImplementedError
+
 
 cdef class ClosedTransport(Transport):
     """The transport of a closed session; its methods do nothing."""

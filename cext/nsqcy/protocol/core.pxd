@@ -74,6 +74,8 @@ cdef class Transport:
     cdef int read_on(self) except -1
     cdef int rest(self) except -1
     cdef object pack(self)
+    cdef bint needs_pump(self) except -1
+    cdef tuple surrender(self)
 
 
 cdef class Share:

@@ -679,6 +679,19 @@ cdef class Session(TopicCommands):
             return None
         return self.subscribed.name, self.subscribed_channel
 
+    @property
+    def needs_pump(self):
+        """Whether the process that packs the session must continue to encode and decode for the
+        next one, because the state of TLS and deflate cannot be packed."""
+        return self.transport.needs_pump()
+
+    def surrender(self):
+        """Give away the socket of a session that has been packed: its descriptor, the layers
+        between it and the session, and the encoded output that has not been sent."""
+        if not self.transport.needs_pump():
+            raise ValueError("the session's socket has been packed")
+        return self.transport.surrender()
+
     def fileno(self):
         """Return the socket's file descriptor."""
         return self.transport.fileno()
@@ -801,6 +814,35 @@ cdef class Session(TopicCommands):
             self.drop_kept()
         self.set_timer()
         return self.check_appetite()
+
+    @property
+    def is_quiet(self):
+        """Whether nothing is unanswered, unsent or in flight."""
+        return not (self.ticket_count or self.kept != NULL or self.blocked or self.upgrading
+                    or self.output.pending() or self.in_flight or self.log_unsent)
+
+    def withdraw(self):
+        """Send the client no more messages, as after CLS."""
+        if self.state == SUBSCRIBED and not self.stopping:
+            self.state = CLOSING
+            self.ready_count = 0
+            if self.upstream is not None:
+                self.upstream.send(b"RDY 0\n", 6)
+            else:
+                self.set_ready(0)
+
+    def end(self):
+        """Execute no more commands, and close once all executed commands are answered. A client
+        that requested a goodbye closes the connection itself: see wind_down()."""
+        if self.closed or self.stopping:
+            return
+        if not self.goodbye or self.state != INIT or self.eof:
+            self.stop()
+            return
+        self.respond(GOODBYE, 9)
+        self.stop()
+        self.lingers = True
+        self.check_appetite()
 
     cdef int close(self) except -1:
         """End the session now."""

@@ -223,6 +223,15 @@ cdef class SessionManager(ManagerState):
                 return False
         return True
 
+    @property
+    def is_upgrading(self):
+        """Whether a client's TLS handshake is under way."""
+        cdef Session session
+        for session in self.sessions:
+            if session.upgrading and not session.closed:
+                return True
+        return False
+
     def clients(self):
         """Return the sessions to pack: those of local clients, and far ends."""
         cdef Session session

@@ -4,7 +4,7 @@ Owns the socket calls and the watchers of a worker's hub. Independent of the pro
 turn of the event loop is one batch: one receive for each readable socket, then (right before the
 poll) topics, channels and one send for each socket with output.
 
-TLS and codecs are layers (net/byte_layer.pyx) between a socket and its session. For a socket
+TLS and codecs are layers (layer_stack.pyx) between a socket and its session. For a socket
 without layers, this costs only one comparison. With layers, input is decoded while the session
 reads, a bounded amount per turn; the socket is not read while input is left. Output is encoded once
 all earlier encoded output has been sent, so the output for a slow client is stored only once, and
@@ -80,12 +80,10 @@ cdef class SocketTransport(Transport):
     cdef object reader              # io watchers
     cdef object writer
     # Used only with layers between the session and the socket:
-    cdef list layers                # ByteLayers, the one next to the socket first; None: no layer
+    cdef LayerStack layers          # None: no layer
     cdef object handshake           # TLS handshake in progress
     cdef object identity            # negotiated settings until they are applied
     cdef ByteQueue encoded          # output of the layers
-    cdef ByteQueue between          # output between two layers
-    cdef FrameScanner scanner       # finds where a codec's blocks end; None: no codec
     cdef bint is_reading            # whether the reader is running
     cdef bint wanted                # whether the session wants input
     cdef bint drained               # whether the layers have no decodable input
@@ -239,7 +237,7 @@ cdef class SocketTransport(Transport):
 
     cdef int upgrade(self, identity) except -1:
         cdef Session session = <Session>self.session
-        self.layers = []
+        self.layers = LayerStack()
         self.encoded = ByteQueue()
         self.drained = True
         self.wanted = session.reading
@@ -283,7 +281,7 @@ cdef class SocketTransport(Transport):
                 session.upgrading = False
                 session.fatal(f"E_IDENTIFY_FAILED IDENTIFY failed {error}".encode())
                 return
-            self.layers.append(layer)
+            self.layers.add_tls(layer)
             session.tls = layer.facts()
             session.certificate_names = layer.certificate_names()
             session.put_ok()
@@ -311,8 +309,7 @@ cdef class SocketTransport(Transport):
             f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to {name}")
         # Earlier output is sent without the codec.
         self.seal()
-        self.layers.append(codec)
-        self.scanner = FrameScanner()
+        self.layers.add_codec(codec)
         return session.put_ok()
 
     cdef int seal(self) except -1:
@@ -345,36 +342,8 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int encode_piece(self, const uint8_t *data, size_t n) except -1:
-        cdef Py_ssize_t count = len(self.layers)
-        if count == 0:
-            self.encoded.put(data, n)
-        elif self.scanner is None:
-            (<ByteLayer>self.layers[0]).encode(data, n, self.encoded)
-        elif count == 1:
-            self.compress(<ByteLayer>self.layers[0], data, n, self.encoded)
-        else:
-            if self.between is None:
-                self.between = ByteQueue()
-            self.compress(<ByteLayer>self.layers[1], data, n, self.between)
-            (<ByteLayer>self.layers[0]).encode(self.between.first(), self.between.pending(),
-                                               self.encoded)
-            self.between.remove(self.between.pending())
+        self.layers.encode(data, n, self.encoded)
         self.held = self.encoded.pending()
-        return 0
-
-    cdef int compress(self, ByteLayer codec, const uint8_t *data, size_t n,
-                      ByteQueue into) except -1:
-        """Encode bytes; each response or error ends a block.
-
-        NSQ flushes its codec after each of them, and JavaNSQClient reads only the first frame of a
-        block.
-        """
-        cdef size_t step
-        while n:
-            step = self.scanner.through_answer(data, n)
-            codec.encode(data, step, into)
-            data += step
-            n -= step
         return 0
 
     cdef bint send_held(self) except -1:
@@ -416,26 +385,9 @@ cdef class SocketTransport(Transport):
             self.read_socket(False)
             self.handshake.feed(data[:n])
             return 0
-        (<ByteLayer>self.layers[0]).receive(data, n)
+        self.layers.receive(data, n)
         self.drained = False
         return self.read_on()
-
-    cdef ssize_t decode(self, const uint8_t **piece) except -1:
-        """Return the length of the next decoded piece; 0 if more input is needed."""
-        cdef ByteLayer outer = <ByteLayer>self.layers[0]
-        cdef ByteLayer inner
-        cdef ssize_t n
-        if len(self.layers) == 1:
-            return outer.decode(piece)
-        inner = <ByteLayer>self.layers[1]
-        n = inner.decode(piece)
-        while n == 0:
-            n = outer.decode(piece)
-            if n == 0:
-                break
-            inner.receive(piece[0], n)
-            n = inner.decode(piece)
-        return n
 
     cdef int read_on(self) except -1:
         cdef Session session = <Session>self.session
@@ -446,7 +398,7 @@ cdef class SocketTransport(Transport):
         while (self.wanted and not self.drained and done < MAX_DECODE and self.fd >= 0
                 and session.manager.input_left(session)):
             try:
-                n = self.decode(&piece)
+                n = self.layers.decode(&piece)
             except LayerEnd:
                 self.drained = True
                 session.end_of_input()
@@ -484,35 +436,44 @@ cdef class SocketTransport(Transport):
         if self.handshake is not None:
             self.handshake.cancel()
             self.handshake = None
-        elif self.session.tls is not None and not self.held:
-            self.layers[0].close()
-            last = self.layers[0].take()
-            send(self.fd, <const char *>last, len(last), MSG_NOSIGNAL | MSG_DONTWAIT)
-        self.layers = []
+        elif not self.held:
+            self.layers.close()
+            last = self.layers.take()
+            if last:
+                send(self.fd, <const char *>last, len(last), MSG_NOSIGNAL | MSG_DONTWAIT)
+        self.layers = LayerStack()
         self.encoded.remove(self.encoded.pending())
         self.held = 0
         return 0
 
     cdef int rest(self) except -1:
         if self.layers is not None:
-            for layer in self.layers:
-                (<ByteLayer>layer).rest_now()
+            self.layers.rest_now()
         return 0
 
     # -- the hand-over to another process --
 
     cdef object pack(self):
-        if self.layers is None:
-            return None
-        if self.handshake is not None or len(self.layers) != 1 \
-                or not isinstance(self.layers[0], SnappyLayer):
-            raise ValueError("the state of TLS and deflate cannot be packed")
+        cdef bytes encoded
+        if self.handshake is not None:
+            raise ValueError("a TLS handshake cannot be packed")
+        if self.layers is None or not self.layers.is_packable():
+            return None                 # a pump keeps the layers
         encoded = self.encoded.first()[:self.encoded.pending()] if self.encoded.pending() else b""
-        return {
-            "layer": self.layers[0].pack(),
-            "encoded": encoded.decode("latin-1"),
-            "scanned": self.scanner.pack(),
-        }
+        layer, scanned = self.layers.pack()
+        return {"layer": layer, "encoded": encoded.decode("latin-1"), "scanned": scanned}
+
+    cdef bint needs_pump(self) except -1:
+        return (self.layers is not None and self.handshake is None
+                and not self.layers.is_packable())
+
+    cdef tuple surrender(self):
+        cdef LayerStack layers = self.layers
+        self.stop_watching()
+        self.layers = LayerStack()
+        self.held = 0
+        fd, self.fd = self.fd, -1
+        return fd, layers, self.encoded.take()
 
     def unpack(self, state):
         """Continue with the state of the transport of another process."""
@@ -520,13 +481,11 @@ cdef class SocketTransport(Transport):
         if state is None:
             return
         encoded = state["encoded"].encode("latin-1")
-        self.layers = [SnappyLayer()]
-        self.layers[0].unpack(state["layer"])
+        self.layers = LayerStack()
+        self.layers.unpack(state["layer"], state["scanned"])
         self.encoded = ByteQueue()
         self.encoded.put(encoded, len(encoded))
         self.held = self.encoded.pending()
-        self.scanner = FrameScanner()
-        self.scanner.unpack(state["scanned"])
         self.drained = False
         self.wanted = True
         self.read_later()

@@ -8,10 +8,10 @@ import socket
 from collections.abc import Sequence
 
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.http.server import HttpConnection, HttpServer
+from nsqcy.http.server import HttpConnection, HttpServer, Packed
 from nsqcy.logging import events
 from nsqcy.net.core import PIECE
-from nsqcy.nsqd.tls import Handshake, Handshakes
+from nsqcy.nsqd.tls import Handshake, Handshakes, TlsLayer
 
 # The start of a request from a client that uses plain HTTP, and a response that it can read.
 _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")
@@ -53,6 +53,38 @@ class HttpsConnection(HttpConnection):
             self._handshake.cancel()
             self._handshake = None
         super().close()
+
+    @property
+    def is_in_handshake(self) -> bool:  # type: ignore[override]
+        return self._handshake is not None and not self._silent
+
+    def wants_input(self) -> bool:
+        # A handshake cannot be packed, so it goes on while the server rests.
+        if self._handshake is not None and self._server.is_resting:
+            return self._unsent is None
+        return super().wants_input()
+
+    def _read(self) -> None:
+        if self._handshake is not None and not (self._reading or self._closed):
+            self._reading = True
+            self._read_watcher.start(self.on_readable)
+        else:
+            super()._read()
+
+    def pack(self) -> Packed | None:
+        if self._handshake is not None:
+            if not self._silent:
+                return None
+            return Packed(self.fd, {"peer": self._peer, "is_new": True}, b"", b"")
+        packed = super().pack()
+        if packed is None:
+            return None
+        unsent = b"" if self._lingering else b"".join(self._out)
+        return packed._replace(unsent=unsent, surrender=self._surrender)
+
+    def _surrender(self) -> tuple[int, TlsLayer, bytes]:
+        unsent = b"" if self._unsent is None else bytes(self._unsent)
+        return self._sock.detach(), self._layer, unsent
 
     def wind_down(self) -> None:
         if self._handshake is not None:

@@ -123,6 +123,7 @@ class Master:
             launcher.shared_memory,
             Rest(self._rest, self._end_rest, self._workers, self._activity),
             self._dump,
+            lambda: self._lifecycle.pumps,
             self._notifier,
             lines,
         )

@@ -2,7 +2,7 @@
 
 Owns the order of the steps on the master's side, and what follows from each failure. The two
 processes hand over to each other (nsqd/worker/succession.py), and decide alone whether the
-successor has taken over: the master only learns it, from the successor's report or from the
+successor has taken over: the master only learns it, from the report of one of them or from the
 predecessor's exit code. Independent of what is handed over.
 
     booting        the successor imports its modules; the worker serves
@@ -51,7 +51,7 @@ class Replacement:
         self._is_handing_over = False
         self._serves = True  # whether the worker reads from its clients
         self.exit_code: int | None = None
-        """Exit code of the worker, if it has exited."""
+        """Exit code of the worker, if it has exited, or has become a pump."""
         self._has_successor = True
         self.reason = ""
         """Why the successor has not taken over."""
@@ -101,6 +101,10 @@ class Replacement:
             self._decide("the worker has exited")
         else:
             self._give_up("the worker has exited")
+
+    def handed_over(self) -> None:
+        """Handle the report of the worker that it has handed over. It stays as a pump."""
+        self.left(arbiter.HANDED_OVER)
 
     def successor_left(self, code: int) -> None:
         """Handle the exit of the successor."""

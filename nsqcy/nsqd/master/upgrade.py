@@ -86,14 +86,17 @@ class Upgrade:
         shared_memory: int,
         rest: Rest,
         dump: Callable[[Keep], dict[str, Any]],
+        count_pumps: Callable[[], int],
         notifier: Notifier,
         log: Lines,
     ) -> None:
-        """argv: nsqd's arguments. dump: returns the state of all parts."""
+        """argv: nsqd's arguments. dump: returns the state of all parts. count_pumps: returns the
+        number of replaced workers that stay for their encrypted connections."""
         self._argv = argv
         self._shared_memory = shared_memory
         self._rest = rest
         self._dump_parts = dump
+        self._count_pumps = count_pumps
         self._notifier = notifier
         self._log = log
         self._greenlet: gevent.Greenlet | None = None
@@ -119,6 +122,7 @@ class Upgrade:
             "upgrades": self.results[DONE] + self.results[INCOMPLETE],
             "under_way": self._greenlet is not None,
             "steps": self._steps,
+            "pumps": self._count_pumps(),
             "error": one_line(self._error),
         }
 

@@ -56,6 +56,7 @@ STOP_LIMIT = 600.0  # maximum seconds for workers to save before they are killed
 UP_LIMIT = 30.0  # maximum seconds for a worker to come up after a failed replacement
 UP_LOOK = 0.05  # seconds
 KILL_LIMIT = 5.0  # maximum seconds for a killed worker to exit
+PUMP_LIMIT = 5.0  # maximum seconds for a pump to send its last output before it is killed
 LOOK = 1.0  # seconds between checks of the workers that have not exited yet
 HUNG_UP_LIMIT = 5.0  # maximum seconds that a worker may outlive its control channel
 NAG = 5.0  # seconds between log lines about a worker that does not answer
@@ -134,8 +135,12 @@ class WorkerLifecycle:
     def dump(self, keep: Keep) -> dict[str, Any]:
         """Return the state for the master's next version."""
         handles = [handle.dump(keep) for handle in self._workers]
-        previous = self._way_back.dump()
-        return {"children": self.arbiter.dump(), "handles": handles, "previous": previous}
+        return {
+            "children": self.arbiter.dump(),
+            "pumps": self.arbiter.dump_pumps(),
+            "handles": handles,
+            "previous": self._way_back.dump(),
+        }
 
     def restore(self, dumped: dict[str, Any], state: State) -> None:
         """Continue with the workers of the previous version. Call it before the hub runs."""
@@ -150,6 +155,7 @@ class WorkerLifecycle:
             self._of_previous_version.add(handle.pid)
             self._acceptor.add(handle.index, handle)
         self.arbiter.restore(dumped["children"])
+        self.arbiter.restore_pumps(dumped.get("pumps", ()))
         self.arbiter.check_early_deaths()
         self.arbiter.start()
 
@@ -178,6 +184,11 @@ class WorkerLifecycle:
         """Wait for a limited time until the copies of topics on other machines have caught up."""
         if self._launcher.context.get("copies"):
             await_copies(self._workers, self._log)
+
+    @property
+    def pumps(self) -> int:
+        """Number of replaced workers that stay for their encrypted connections."""
+        return len(self.arbiter.pumps)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each worker, for /metrics."""
@@ -228,7 +239,13 @@ class WorkerLifecycle:
             gevent.killall(list(stops.values()))
             self.arbiter.signal_all(signal.SIGKILL)
             self.arbiter.wait(KILL_LIMIT)
+        self._end_pumps()
         return self._problems([*running, *(each for each in unrestored if each not in running)])
+
+    def _end_pumps(self) -> None:
+        """End the pumps, now that the sessions of their connections have ended."""
+        if not self.arbiter.end_pumps(signal.SIGTERM, PUMP_LIMIT):
+            self.arbiter.end_pumps(signal.SIGKILL, KILL_LIMIT)
 
     def _stop(self, child: Child) -> None:
         """Have a worker save and exit. If it is down, or dies, and has left messages in memory,
@@ -325,6 +342,7 @@ class WorkerLifecycle:
                 self._drop_successor(old, new)
             del self._workers.replacements[index]
             if outcome == LOST and replacement.exit_code is not None:
+                self.arbiter.retire(index)
                 self.arbiter.on_exit(index, replacement.exit_code)
         finally:
             replacement.ended.set()

@@ -62,6 +62,17 @@ class TakenOver(WorkerReport[None]):
             replacement.taken_over()
 
 
+class HandedOver(WorkerReport[None]):
+    """The worker has handed over to its successor, and stays as a pump."""
+
+    worker: int
+
+    def run(self, target: MasterSide) -> None:
+        replacement = target.workers.replacements.get(self.worker)
+        if replacement is not None:
+            replacement.handed_over()
+
+
 class Kept(WorkerReport[None]):
     """The worker has not handed over to its successor, and serves on."""
 

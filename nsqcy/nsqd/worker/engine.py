@@ -41,10 +41,12 @@ from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.metadata_notifier import MasterNotices, MetadataNotifier
 from nsqcy.nsqd.worker.negotiate import Identity, negotiate
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
+from nsqcy.nsqd.worker.pump import Pumped
 from nsqcy.nsqd.worker.rate_sampler import RateSampler
 from nsqcy.nsqd.worker.session_handover import SessionMigration
 from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.nsqd.worker.topic_owner import TopicOwner
+from nsqcy.nsqd.worker.upgrade_drain import UpgradeDrain
 from nsqcy.nsqd.worker.whole_handover import WholeHandover, counters_in, in_flight_in
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Answer, Request
@@ -69,6 +71,8 @@ COPIES_REST_LIMIT = 3.0
 """The same for a worker with copies: other machines must have all changes."""
 COPIES = "copies"
 """Kind of the parcel with what the copies of topics on other machines need."""
+DRAIN_EVERY = 1.0
+"""Seconds between checks of the pumped connections."""
 LOAD_TURN = 0.005
 """Seconds for which topics are loaded before other work runs."""
 WIND_DOWN_LIMIT = 2.0
@@ -252,8 +256,17 @@ class Engine:
             sampler=self._rate_sampler,
             give_way=self._give_way,
         )
+        self._drain = UpgradeDrain(options.upgrade_drain)
+        self._drain_timer = hub.loop.timer(DRAIN_EVERY, DRAIN_EVERY)
         self._handover = WholeHandover(
-            self._loop, self._manager, mesh, self._http, self._io, boot.log
+            self._loop,
+            self._manager,
+            mesh,
+            self._http,
+            self._https,
+            self._io,
+            self._drain,
+            boot.log,
         )
         self._stopped = False
         if self._parcels is None:
@@ -287,9 +300,20 @@ class Engine:
             self._handover.restore_clients(self._parcels)
             self._parcels = None
             self._loop.start()
+            if len(self._drain):
+                self._drain_timer.start(self._end_pumped)
         self._rate_sampler.start()
         if self._copies is not None and not is_successor:
             self._copies.wait()
+
+    def _end_pumped(self) -> None:
+        """Close the pumped connections that are due."""
+        self._loop.enter()
+        count = self._drain.look(time.monotonic_ns())
+        if count:
+            events.pumped_clients_closed(self._log, clients=count)
+        if not len(self._drain):
+            self._drain_timer.stop()
 
     def _load_topics(self, topics: list[dict[str, Any]]) -> None:
         self._loop.enter()
@@ -448,6 +472,9 @@ class Engine:
             yield Parcel(COPIES, {"lease": left.lease}, b"", (left.listener_fd,))
         self._notifier.flush()
 
+    def pumped(self) -> list[Pumped]:
+        return self._handover.pumped()
+
     def wind_down(self) -> None:
         self._loop.enter()
         left = Event()
@@ -459,6 +486,8 @@ class Engine:
     def stop(self) -> bool:
         self._stopped = True
         self._rate_sampler.stop()
+        self._drain_timer.stop()
+        self._drain_timer.close()
         self._loop.enter()
         self._loop.stop()
         self._http.close()

@@ -9,12 +9,14 @@ for the whole process group (^C, a service manager's SIGTERM), which the master 
 process/arbiter.py defines the exit codes.
 
 A successor (nsqd/worker/succession.py) imports its modules and waits. It makes its engine once its
-predecessor has handed over; until then, it does nothing that another process could notice.
+predecessor has handed over; until then, it does nothing that another process could notice. The
+predecessor exits, or becomes a pump for its encrypted connections (nsqd/worker/pump.py).
 """
 
 import _thread
 import contextlib
 import faulthandler
+import gc
 import os
 import select
 import signal
@@ -24,7 +26,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import gevent
 from gevent.event import AsyncResult, Event
@@ -36,11 +38,13 @@ from nsqcy.logging import events
 from nsqcy.logging import logger as log
 from nsqcy.nsqd import upgrade_steps
 from nsqcy.nsqd.boot_memory import WorkerMemory
-from nsqcy.nsqd.process_messages.reports import Kept, SuccessorWaits, TakenOver, Up
+from nsqcy.nsqd.process_messages.reports import HandedOver, Kept, SuccessorWaits, TakenOver, Up
 from nsqcy.nsqd.process_messages.to_worker import ProcessMessage, TakeOver
+from nsqcy.nsqd.worker import pump
 from nsqcy.nsqd.worker.master_link import MasterLink
+from nsqcy.nsqd.worker.pump import Pumped
 from nsqcy.nsqd.worker.succession import HandingOver, NotHandedOver, Parcel, TakingOver
-from nsqcy.process import arbiter, oom_score, openfiles, spawn
+from nsqcy.process import arbiter, oom_score, openfiles, shed, spawn
 from nsqcy.process.control import Channel, Request
 from nsqcy.process.handoff import Receiver
 from nsqcy.process.heartbeat import Heartbeat
@@ -127,6 +131,10 @@ class Engine(Protocol):
         that the successor needs. Must not switch to another greenlet. Changes nothing: `end_rest`
         may follow. A successor's engine finds this in `boot.parcels`, and continues with it at the
         end of `load`."""
+
+    def pumped(self) -> list[Pumped]:
+        """Return the connections whose TLS or codec only this process can continue, after `pack`,
+        and once the successor has taken over. The engine must not be used any more."""
 
     def wind_down(self) -> None:
         """Answer the publishes that have been executed, execute no more, and end the connections of
@@ -269,10 +277,11 @@ class Worker:
             self._flush()
             upgrade_steps.reached("committing")
             self._check_master()
+            # Freeing an object of the engine could free memory that the successor uses.
+            gc.disable()
             handing_over.commit()
-            upgrade_steps.reached("handed over")
-            os._exit(arbiter.HANDED_OVER)
         except Exception as error:
+            gc.enable()
             sock.close()
             if not isinstance(error, NotHandedOver):
                 events.worker_hand_over_failed(self._log, self.index, traceback.format_exc())
@@ -280,6 +289,27 @@ class Worker:
             if not self._ending:
                 self._receiver.start()
             self._link.notify(Kept(self.index, str(error) or type(error).__name__))
+        else:
+            self._leave()
+
+    def _leave(self) -> NoReturn:
+        """Exit, after the successor has become the worker; first pump what it cannot decode."""
+        try:
+            upgrade_steps.reached("handed over")
+            pumped = self._engine.pumped()
+            if pumped:
+                self._link.notify(HandedOver(self.index))
+                self._channel.flush()
+                _set_name(f"nsqd-pump-{self.index}")
+                shed.shed([self._alive, *(fd for each in pumped for fd in each[:2])])
+                gc.enable()
+                events.pump_begun(self._log, connections=len(pumped))
+                pump.run(pumped, self._alive, self._log)
+                events.pump_ended(self._log)
+        except BaseException:
+            events.pump_failed(self._log, traceback.format_exc())
+        finally:
+            os._exit(arbiter.HANDED_OVER)
 
     def _rest(self) -> None:
         """Return once nothing is under way. Raises NotHandedOver."""
@@ -419,10 +449,10 @@ def _set_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
 
 
-def _set_name(worker: int) -> None:
+def _set_name(name: str) -> None:
     """Name this process for ps and top: a fork keeps the master's command line."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
-        file.write(f"nsqd-worker-{worker}")
+        file.write(name)
 
 
 def _make_log(settings: dict[str, Any], worker: int) -> log.Log:
@@ -440,7 +470,7 @@ def main(argv: list[str]) -> int:
     openfiles.raise_limit()
     oom_score.raise_above_parent()
     data = spawn.unpack(int(argv[1]))
-    _set_name(data["worker"])
+    _set_name(f"nsqd-worker-{data['worker']}")
     lines = _make_log(data["context"]["log"], data["worker"])
     try:
         worker = Worker(data, lines)

@@ -1,12 +1,13 @@
 """A connection continues in another process, between any two bytes of its requests."""
 
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
 
 from nsqcy.http.parser import MAX_PACKED_HEAD
-from nsqcy.http.server import HttpServer
+from nsqcy.http.server import HttpServer, Packed
 from support.http_core import DATE, Web
 
 PUB = b"POST /pub?topic=t HTTP/1.1\r\nHost: h\r\n"
@@ -34,7 +35,8 @@ def hand_over(web: Web) -> None:
     old.stop_reading()
     web.settle()
     assert old.is_at_rest
-    for packed in list(old.pack()):
+    for packed in [each.pack() for each in old.clients()]:
+        assert packed is not None
         web.server.adopt_packed(packed._replace(fd=os.dup(packed.fd)))
     old.close()
     web.settle()
@@ -97,5 +99,22 @@ def test_a_head_that_is_too_long_is_not_packed(web: Web) -> None:
     for _ in range(MAX_PACKED_HEAD // 4096 + 1):
         client.ask(b"x" * 4096)
     web.server.stop_reading()
-    assert list(web.server.pack()) == []
+    assert [each.pack() for each in web.server.clients()] == [None]
     assert web.server.held < 2 * MAX_PACKED_HEAD
+
+
+def test_a_decrypted_connection_is_as_local_as_its_client(web: Web) -> None:
+    """Its socket is one end of a pair in this process."""
+    found = []
+    for peer in ("127.0.0.1:5", "10.0.0.1:5"):
+        theirs, ours = socket.socketpair()
+        state = {"peer": peer, "is_new": False, "secure": True, "certificate_names": ["n"]}
+        state |= {"lingering": False, "idle": 0.0, "eof": False, "closing": False}
+        connection = web.server.adopt_packed(Packed(ours.detach(), state, b"", b""))
+        assert connection.secure and connection.certificate_names == ("n",)
+        assert connection.is_quiet and not connection.at_rest
+        found.append(connection._is_local())
+        connection.end()
+        assert connection.closed and theirs.recv(1) == b""
+        theirs.close()
+    assert found == [True, False]

@@ -65,6 +65,18 @@ def test_the_exit_of_the_worker_and_the_report_of_the_successor(order: tuple[str
     assert worker.done == ["begin", "promote"]
 
 
+@pytest.mark.parametrize("has_died", [False, True])
+def test_a_worker_that_has_handed_over_and_stays_as_a_pump(has_died: bool) -> None:
+    worker = Worker().begun()
+    if has_died:  # the successor: it could not report that it has taken over
+        worker.replacement.successor_left(KILLED)
+    worker.replacement.handed_over()
+    assert worker.outcome() == (LOST if has_died else TAKEN_OVER)
+    assert worker.replacement.exit_code == arbiter.HANDED_OVER
+    worker.replacement.left(arbiter.HANDED_OVER)
+    assert worker.done == (["begin"] if has_died else ["begin", "promote"])
+
+
 def test_a_successor_that_cannot_boot() -> None:
     worker = Worker()
     worker.replacement.successor_left(arbiter.NOT_BOOTED)

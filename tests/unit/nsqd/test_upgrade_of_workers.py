@@ -58,7 +58,7 @@ def upgraded(old):
     """Return the state after an upgrade with these workers, and the log."""
     lines = Lines()
     rest = Rest(lambda: None, lambda: None, Workers(lines), lambda: "")
-    upgrade = Upgrade([], 0, rest, lambda keep: {}, Notifier({}), lines)
+    upgrade = Upgrade([], 0, rest, lambda keep: {}, lambda: 3, Notifier({}), lines)
     dumped = {"results": {"done": 3, "incomplete": 1}, "steps": list(STEPS), "executed_at": 0}
     program = Program([], None)
     upgrade.restore(dumped, State(-1, {}, "", "0.0.9", "nsqd", {}, program, {}, []))
@@ -66,7 +66,7 @@ def upgraded(old):
     assert upgrade.state()["under_way"]
     wait_until(lambda: not upgrade.state()["under_way"])
     found = upgrade.state()
-    assert found["upgrades"] == 5 and found["steps"][:3] == STEPS
+    assert found["upgrades"] == 5 and found["pumps"] == 3 and found["steps"][:3] == STEPS
     result = "incomplete" if found["error"] else "done"
     assert upgrade.results[result] == dumped["results"][result] + 1
     return found["steps"][3:], found["error"], lines.all

@@ -389,6 +389,44 @@ def test_a_promoted_successor_is_the_child(house):
     assert house.left == [(0, -9)]
 
 
+def test_a_pump_is_only_reaped(house):
+    """A child that has handed over may still run; the next program of this process knows it."""
+    old = house.children[0].pid
+    house.arbiter.successor_born(0, 7)
+    house.arbiter.promote(0)
+    [pump] = house.arbiter.pumps
+    assert pump.pid == old and house.arbiter.dump_pumps() == [[0, old]]
+    house.arbiter.halt()
+    for index in range(len(house.children)):
+        house.die(index)
+    assert house.arbiter.wait(0.01)
+    assert not house.arbiter.end_pumps(signal.SIGTERM, 0.01)
+    assert house.sent[-1] == (old, signal.SIGTERM)
+    house.reap(pump, arbiter.HANDED_OVER)
+    assert house.arbiter.end_pumps(signal.SIGTERM, 0.01)
+    assert house.arbiter.pumps == [] and house.left[0] == (0, -9)
+    assert len(house.left) == len(house.children)
+
+
+def test_a_child_that_has_handed_over_to_a_dead_successor(house):
+    old = house.children[0].pid
+    house.arbiter.retire(0)
+    house.arbiter.on_exit(0, arbiter.HANDED_OVER)
+    assert house.left == [(0, arbiter.HANDED_OVER)]
+    house.reap(house.arbiter.pumps[0], arbiter.HANDED_OVER)
+    assert house.left == [(0, arbiter.HANDED_OVER)] and house.children[0].pid != old
+
+
+def test_pumps_are_children_of_the_next_program():
+    house = RealHouse("")
+    pid = house.spawn(0)
+    house.arbiter.restore_pumps([[0, pid]])
+    house.arbiter.check_early_deaths()
+    assert house.arbiter.end_pumps(0, 30)
+    assert house.left == []
+    house.arbiter.close()
+
+
 def test_the_exit_of_a_successor_changes_nothing(house):
     pid = house.children[0].pid
     house.arbiter.successor_born(0, 7)

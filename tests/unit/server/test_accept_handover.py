@@ -12,7 +12,7 @@ import pytest
 from gevent.socket import socket as GeventSocket
 from gevent.socket import socketpair
 
-from nsqcy.net.core import SnappyLayer
+from nsqcy.net.core import DeflateLayer, SnappyLayer
 from nsqcy.protocol.core import Session
 from nsqcy.server.core import Loop, accept_handover, accept_socket
 from support.left import Remains
@@ -166,11 +166,29 @@ def test_output_that_a_client_does_not_read(process: Process) -> None:
 
 
 def test_deflate_stays(process: Process) -> None:
+    """Only the session moves; its layer continues without it."""
     client = Client(process.core, process.loop, "deflate")
     while not client.session.deflate:
         gevent.sleep(0)
-    with pytest.raises(ValueError, match="TLS and deflate"):
-        client.session.pack_whole()
+    assert client.session.needs_pump
+    state, _, _ = client.session.pack_whole()
+    assert state["transport"] is None and state["deflate"]
+    fd, layer, _ = client.session.surrender()
+    peer = DeflateLayer()
+    peer.write(b"NOP\n")
+    layer.feed(peer.take())
+    assert layer.read() == b"NOP\n"
+    layer.write(b"\0\0\0\6\0\0\0\0OK")
+    assert layer.take().endswith(b"\0\0\xff\xff")
+    os.close(fd)
+    client.socket.close()
+
+
+def test_only_what_needs_a_pump_is_surrendered(process: Process) -> None:
+    client = Client(process.core, process.loop, "snappy")
+    assert not client.session.needs_pump
+    with pytest.raises(ValueError, match="has been packed"):
+        client.session.surrender()
     client.socket.close()
 
 
