@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,18 +169,6 @@ def test_ephemeral_topics_and_channels_continue(nsqd: ReplacingNsqd) -> None:
     in_topic.close()
     in_channel.close()
     eventually(lambda: _channel(nsqd, "e#ephemeral") is None and _channel(nsqd, "t") is None)
-
-
-def test_an_ephemeral_channel_ends_with_a_client_that_is_not_handed_over(
-    nsqd: ReplacingNsqd,
-) -> None:
-    consumer = nsqd.connect()
-    consumer.negotiate(client_id="c", deflate=True)
-    deflate = zlib.compressobj(wbits=-15)
-    consumer.send(deflate.compress(b"SUB t c#ephemeral\n") + deflate.flush(zlib.Z_SYNC_FLUSH))
-    eventually(lambda: _channel(nsqd, "t"))
-    replace(nsqd)
-    eventually(lambda: _channel(nsqd, "t") is None)
 
 
 def _channel(nsqd: ReplacingNsqd, topic: str) -> dict | None:

@@ -672,14 +672,6 @@ cdef class Session(TopicCommands):
         HandOver(self).unpack(state, unread, unsent)
 
     @property
-    def subscription(self):
-        """Return the names of the topic and the channel of this worker from which the session
-        consumes; None if it does not."""
-        if self.channel is None:
-            return None
-        return self.subscribed.name, self.subscribed_channel
-
-    @property
     def needs_pump(self):
         """Whether the process that packs the session must continue to encode and decode for the
         next one, because the state of TLS and deflate cannot be packed."""

@@ -23,7 +23,6 @@ from nsqcy.http.server import HttpConnection, HttpServer, Make, Packed
 from nsqcy.ipc.core import Mesh
 from nsqcy.logging import events
 from nsqcy.logging.logger import Log
-from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.worker.pump import Layer, Pumped
 from nsqcy.nsqd.worker.succession import NotHandedOver, Parcel
 from nsqcy.nsqd.worker.upgrade_drain import UpgradeDrain
@@ -32,7 +31,7 @@ from nsqcy.protocol.core import Session, SessionManager
 from nsqcy.server.core import Loop, accept_handover
 from nsqcy.storage.core import IoThread
 
-MESH, TCP, HTTP, COUNTERS, LEFT_OUT = "mesh", "tcp", "http", "counters", "left out"
+MESH, TCP, HTTP, COUNTERS = "mesh", "tcp", "http", "counters"
 PUMPED = "pumped"  # when the first worker of a pumped connection was replaced
 BATCH = 64  # maximum sessions in one parcel
 BATCH_BYTES = 1 << 20  # bytes of input and output after which a parcel is sent
@@ -137,10 +136,10 @@ class WholeHandover:
         self._end_last_turn()
         yield Parcel(COUNTERS, pack_counters(self._manager.shard))
         batch = _Batch()
-        left_out = []
+        left_out = 0
         for session in self._manager.clients():
             if not self._add(batch, session):
-                left_out.append(session.subscription)
+                left_out += 1
             elif batch.is_full:
                 yield from self._sent(batch.parcel())
                 batch = _Batch()
@@ -150,12 +149,11 @@ class WholeHandover:
         for connection in self._http.clients():
             parcel = self._pack_http(connection)
             if parcel is None:
-                left_out.append(None)
+                left_out += 1
             else:
                 yield from self._sent(parcel)
         if left_out:
-            yield Parcel(LEFT_OUT, {"subscriptions": [each for each in left_out if each]})
-            events.clients_not_handed_over(self._log, clients=len(left_out))
+            events.clients_not_handed_over(self._log, clients=left_out)
 
     def pumped(self) -> list[Pumped]:
         """Return the connections that this process must pump after the hand-over, and give up their
@@ -250,17 +248,6 @@ class WholeHandover:
                 unread = each.state["unread"]
                 packed = Packed(each.fds[0], each.state, each.blob[:unread], each.blob[unread:])
                 self._watch(self._http.adopt_packed(packed, self._https), each.state)
-            elif each.kind == LEFT_OUT:
-                self._end_ephemeral_channels(each.state["subscriptions"])
-
-    def _end_ephemeral_channels(self, subscriptions: list[list[str]]) -> None:
-        """End the channels that ended with clients which were not handed over."""
-        for topic, channel in subscriptions:
-            found = self._manager.shard.topic(topic.encode())
-            if found is None or not is_ephemeral(channel) or channel not in found.channels:
-                continue
-            if not found.channels[channel].consumers:
-                found.delete_channel(channel)
 
     def _restore_sessions(self, parcel: Parcel) -> None:
         at = 0
