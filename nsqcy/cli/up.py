@@ -307,14 +307,15 @@ class Up:
 
     def _live(self) -> None:
         """Start the daemons one by one; return if a stop signal arrives."""
+        if self._shared is not None and self._shared.etcd is not None:
+            # Before any daemon that may listen on a free port: etcd's are chosen already.
+            self._start_etcd(self._shared.etcd)
+        if self._asked_to_stop:
+            return
         lookupd = self._start(self._lookupd)
         if not self._await(lookupd):
             return
         self._lookupd_address = reachable(lookupd.addresses["TCP"])
-        if self._shared is not None and self._shared.etcd is not None:
-            self._start_etcd(self._shared.etcd)
-        if self._asked_to_stop:
-            return
         started = [self._start(plan, self._lookupd_address) for plan in self._nsqds]
         if self._shared is not None:
             self._nodes = dict(zip(started, self._nsqds, strict=True))

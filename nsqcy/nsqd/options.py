@@ -313,8 +313,7 @@ class NsqdOptions(
         "upgrade-drain",
         DURATION,
         10 * MINUTE,
-        "time after an upgrade until nsqd closes connections with TLS or deflate, which the "
-        "previous process still encrypts and compresses; 0: never",
+        "time after an upgrade until connections that an old process encrypts are closed; 0: never",
         rule=NOT_NEGATIVE,
     )
     queue_scan_worker_pool_max = Option(

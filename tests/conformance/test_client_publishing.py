@@ -82,6 +82,8 @@ def test_what_nsqd_refuses(face: Face, shared: Nsqd, topic: str) -> None:
 def test_no_answer_in_time(face: Face, mock: Callable[..., MockNsqd]) -> None:
     nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
     producer = face.producer(nsqd.address, max_pending=3)
+    face.call(producer.start)
+    eventually(lambda: producer.is_connected)
     with pytest.raises(PublishTimeout, match="no OK from 127"):
         face.call(producer.publish, "t", b"xxx", timeout=0.05)
     assert producer.is_full
