@@ -83,16 +83,14 @@ function publish(number, writer) {
 }
 
 function write() {
-  console.log(
-    JSON.stringify({
-      published,
-      acknowledged: acknowledged.size,
-      errors: errors.length,
-      examples: errors.slice(0, SHOWN),
-      lost: lost(),
-      twice: [...received.values()].filter((count) => count > 1).length,
-      slowest,
-    }),
-  )
-  process.exit(0)
+  const record = {
+    published,
+    acknowledged: acknowledged.size,
+    errors: errors.length,
+    examples: errors.slice(0, SHOWN),
+    lost: lost(),
+    twice: [...received.values()].filter((count) => count > 1).length,
+    slowest,
+  }
+  process.stdout.write(JSON.stringify(record) + '\n', () => process.exit(0))
 }
