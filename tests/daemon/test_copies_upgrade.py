@@ -162,7 +162,13 @@ def running(
             cluster.close()
 
 
-@pytest.fixture(params=[(3, 1), (3, 2), (2, 1)], ids=["c3w1", "c3w2", "c2w1"])
+@pytest.fixture(
+    params=[
+        pytest.param((3, 1), marks=pytest.mark.soak, id="c3w1"),
+        pytest.param((3, 2), id="c3w2"),
+        pytest.param((2, 1), id="c2w1"),
+    ]
+)
 def cluster(tmp_path: Path, etcd: Etcd, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with running(tmp_path, etcd, *request.param) as cluster:
         yield cluster
@@ -254,7 +260,14 @@ def replace(nsqd: Nsqd) -> None:
     assert lines and all(line.endswith(": replaced") for line in lines), nsqd.log_text()
 
 
-@pytest.mark.parametrize("step", ["waiting", "receiving", "received"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("waiting", marks=pytest.mark.soak),
+        pytest.param("receiving", marks=pytest.mark.soak),
+        "received",
+    ],
+)
 def test_the_worker_serves_on_if_its_successor_is_killed(replacing: Cluster, step: str) -> None:
     nsqd = replacing.nsqds[0]
     assert isinstance(nsqd, ReplacingNsqd)
@@ -302,7 +315,7 @@ def test_another_node_is_killed_during_an_upgrade(tmp_path: Path, etcd: Etcd, li
         cluster.verify(but=2)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.soak), 2])
 @pytest.mark.parametrize("policy", ["", KEYS], ids=["plain", "keys"])
 def test_messages_in_flight_stay_in_flight(
     tmp_path: Path, etcd: Etcd, workers: int, policy: str
