@@ -132,11 +132,12 @@ def main(argv: Sequence[str]) -> int:
         nsqd = stack.enter_context(
             Nsqd(workers=options.workers, durability=options.durability, **files.options)
         )
+        jobs = _jobs(options, nsqd.tcp_address, str(files.certificate))
         clients = []
-        for library, job in _jobs(options, nsqd.tcp_address, str(files.certificate)):
+        for library, job in jobs:
             clients.append(Client(library, job))
             stack.callback(clients[-1].process.kill)
-        connections = sum(each.writers + each.readers for _, each in _jobs(options, "", ""))
+        connections = sum(job.writers + job.readers for _, job in jobs)
         before = eventually(lambda: _all_of(connections, nsqd), START)
         upgrades = Upgrades(nsqd, options.to)
         for _ in range(options.upgrades):

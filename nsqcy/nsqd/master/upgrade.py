@@ -265,7 +265,7 @@ class Upgrade:
 
 
 def _check_signals() -> None:
-    """Raise UpgradeFailed if another thread, which does not block signals, has received one that
+    """Raise SignalArrived if another thread, which does not block signals, has received one that
     the hub has not handled: execve would lose it."""
     if gevent.get_hub().loop.sig_pending:
         raise SignalArrived("signals keep arriving")
